@@ -98,7 +98,21 @@ static double cost_gpu_busiest(const hk_machine *m, const hk_outline *o, const w
   const hk_volume *v = &o->summary.most;
   const double memory = (double)v->written * m->copy_us_per_b + (double)v->reduced * m->gamma_us_per_b;
   const double between = o->summary.leaving ? cost_gpu_between_us(m, o) : 0;
-  return w->block * fmax(fmax(memory, cost_gpu_inside_us(m, o, w->waves)), between);
+  const double inside = cost_gpu_inside_us(m, o, w->waves), most = fmax(inside, between);
+  /* In one wave, what only moves inside hosts does not overlap with what only moves between them. */
+  const double near = inside * o->traffic.near_alone, far = between * o->traffic.far_alone;
+  const double one = near + far + fmax(inside - near, between - far);
+  return w->block * fmax(memory, most + (one - most) / w->waves);
+}
+
+/* Until the last message over the busiest port has arrived. Before the first one are the messages inside hosts that
+ * precede it, with their bytes of one wave. */
+static double cost_gpu_ports_us(const hk_machine *m, const hk_outline *o, const wave *w) {
+  const hk_chain head = {.rounds = o->traffic.head}, way = {.rounds = 1, .far = 1};
+  if (!o->summary.leaving) return 0;
+  const double before = cost_gpu_inside_us(m, o, w->waves) * o->traffic.near_alone / w->waves;
+  return cost_gpu_chain_us(m, o, w, head) + w->block * (before + cost_gpu_between_us(m, o)) +
+         cost_gpu_chain_us(m, o, w, way);
 }
 
 /* True if the kernel of small messages runs it. sync_us is 0 only with LL. */
@@ -135,10 +149,7 @@ double hk_price_gpu(const hk_machine *m, const hk_outline *o, double block) {
   const double need = cost_gpu_busiest(m, o, &w), after = s->tail / w.waves * slice;
   const double depth = hk_depth(o), part = (w.waves + depth - 1) / w.waves;
   const double tail = depth > 1 && m->team.nhosts <= 1 ? first : 0; /* the last byte also passes all ranks */
-  /* After the busiest port has sent its last message, this message is on its way. */
-  const double way = s->leaving ? m->between.alpha_us + hk_far_sync_us(m, w.message) : 0;
-  const double ports = s->leaving ? block * cost_gpu_between_us(m, o) : 0;
-  const double low = fmax(fmax(latency + alone, need + tail + after), ports + way);
+  const double low = fmax(fmax(latency + alone, need + tail + after), cost_gpu_ports_us(m, o, &w));
   const double high = latency + fmax(alone, need * part + (double)s->most.silent * slice + after);
   double us = pow(low, 1 - HK_GPU_SHARED) * pow(fmax(low, high), HK_GPU_SHARED);
   if (cost_gpu_is_small(m, o, &w)) us -= HK_GPU_SMALL_SAVES_US;

@@ -22,6 +22,7 @@ typedef struct look {
   double *sent, *received; /* [nports] bytes over each network port to and from other hosts */
   size_t nports;           /* of all hosts, traffic_ports of each; one for each rank if ports are not known */
   double hops, hops_us;    /* of all messages so far, the sum of their latencies */
+  double crossed;          /* bytes of all messages between hosts so far */
 } look;
 
 /* The rank that does on channel k what this rank does on the first one. */
@@ -74,6 +75,7 @@ static void traffic_send(look *l, double *load, int k, int from, int to, double 
   to = traffic_rank_on(l, k, to);
   const int host = hk_layout_host_of(l->layout, from);
   if (host != hk_layout_host_of(l->layout, to)) {
+    l->crossed += bytes;
     traffic_cross(l, l->sent, k, from, to, bytes);
     traffic_cross(l, l->received, k, to, from, bytes);
     return;
@@ -123,8 +125,9 @@ static bool traffic_same_round(const look *l, const hk_map *m) {
 
 /* The messages of the next round, in which none waits for another one. A rank that has sent one begins with the next,
  * and ranks drift apart: the time is between that of all messages at once and that of one step after another. */
-static double traffic_round(look *l) {
+static double traffic_round(look *l, hk_traffic *out) {
   const hk_map *first = &l->s->maps[l->at];
+  const double hops = l->hops, crossed = l->crossed;
   double in_turn = 0, own = 0, senders = 0;
   int steps = 0;
   memset(l->own, 0, (size_t)l->wires->n * sizeof *l->own);
@@ -141,7 +144,11 @@ static double traffic_round(look *l) {
   }
   const double at_once = traffic_carry(l, l->round);
   traffic_pour(l, l->round, l->all);
-  return steps > 1 ? sqrt(fmax(at_once, own / fmax(1, senders)) * in_turn) : in_turn;
+  const double us = steps > 1 ? sqrt(fmax(at_once, own / fmax(1, senders)) * in_turn) : in_turn;
+  if (l->crossed == crossed) out->near_alone += us;
+  if (l->crossed > crossed && crossed <= 0) out->head = first->after.rounds;
+  if (l->hops == hops) out->far_alone += l->crossed - crossed;
+  return us;
 }
 
 /* The most bytes that a port has sent to other hosts so far, or received from there. */
@@ -193,7 +200,9 @@ hk_status hk_traffic_of(hk_traffic *out, const hk_summary *s, int orders, int ro
   l.own = l.all + edges;
   l.sent = l.own + wires->n;
   l.received = l.sent + l.nports;
-  while (l.at < s->nmaps) out->turns_us += traffic_round(&l);
+  while (l.at < s->nmaps) out->turns_us += traffic_round(&l, out);
+  if (out->turns_us > 0) out->near_alone /= out->turns_us;
+  if (l.crossed > 0) out->far_alone /= l.crossed;
   out->all_us = traffic_carry(&l, l.all);
   if (l.hops > 0) out->alpha_us = l.hops_us / l.hops;
   traffic_channels(&l, out);
