@@ -99,17 +99,19 @@ static double cost_gpu_busiest(const hk_machine *m, const hk_outline *o, const w
   const double memory = (double)v->written * m->copy_us_per_b + (double)v->reduced * m->gamma_us_per_b;
   const double between = o->summary.leaving ? cost_gpu_between_us(m, o) : 0;
   const double inside = cost_gpu_inside_us(m, o, w->waves), most = fmax(inside, between);
-  /* In one wave, what only moves inside hosts does not overlap with what only moves between them. */
-  const double near = inside * o->traffic.near_alone, far = between * o->traffic.far_alone;
+  /* In one wave, what only moves inside hosts does not overlap with what moves between them, if all that does so at the
+   * same time. */
+  const bool apart = o->summary.first.far == 1;
+  const double near = apart ? inside * o->traffic.near_alone : 0, far = apart ? between * o->traffic.far_alone : 0;
   const double one = near + far + fmax(inside - near, between - far);
   return w->block * fmax(memory, most + (one - most) / w->waves);
 }
 
-/* Until the last message over the busiest port has arrived. Before the first one are the messages inside hosts that
- * precede it, with their bytes of one wave. */
+/* Until the last message over the busiest port has arrived, if all go between hosts at the same time. Before the first
+ * one are the messages inside hosts that precede it, with their bytes of one wave. */
 static double cost_gpu_ports_us(const hk_machine *m, const hk_outline *o, const wave *w) {
   const hk_chain head = {.rounds = o->traffic.head}, way = {.rounds = 1, .far = 1};
-  if (!o->summary.leaving) return 0;
+  if (o->summary.first.far != 1) return 0;
   const double before = cost_gpu_inside_us(m, o, w->waves) * o->traffic.near_alone / w->waves;
   return cost_gpu_chain_us(m, o, w, head) + w->block * (before + cost_gpu_between_us(m, o)) +
          cost_gpu_chain_us(m, o, w, way);

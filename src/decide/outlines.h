@@ -36,8 +36,8 @@ typedef struct hk_traffic {
   double turns_us; /* on the fullest link of each step, one step after another; divided among all ring orders */
   double all_us;   /* the same if all steps are under way at once */
   double one_us;   /* the same on one ring order alone */
-  /* The parts of turns_us in rounds without messages between hosts, and of the bytes between hosts in rounds without
-   * messages inside: they are not under way at the same time. */
+  /* The parts of turns_us in the first steps of rounds without messages between hosts, and of the bytes between hosts
+   * in those of rounds without messages inside: they are not under way at the same time. */
   double near_alone, far_alone;
   int head; /* messages, one after another, before the first one between hosts */
   /* The most blocks that a network port (or a rank, if ports are not known) sends to other hosts or receives, if the

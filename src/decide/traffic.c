@@ -145,9 +145,10 @@ static double traffic_round(look *l, hk_traffic *out) {
   const double at_once = traffic_carry(l, l->round);
   traffic_pour(l, l->round, l->all);
   const double us = steps > 1 ? sqrt(fmax(at_once, own / fmax(1, senders)) * in_turn) : in_turn;
-  if (l->crossed == crossed) out->near_alone += us;
+  /* The next round begins when the first step is over. */
+  if (l->crossed == crossed) out->near_alone += us / steps;
   if (l->crossed > crossed && crossed <= 0) out->head = first->after.rounds;
-  if (l->hops == hops) out->far_alone += l->crossed - crossed;
+  if (l->hops == hops) out->far_alone += (l->crossed - crossed) / steps;
   return us;
 }
 

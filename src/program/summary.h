@@ -3,9 +3,9 @@
  * What the programs of all ranks do together in one wave, in units that no machine and no message size changes: chains
  * of messages, and blocks by level. A block moved is a chunk of a block of the message; times and bytes follow from it.
  *
- * Path: all lanes run at once. A link between two ranks has 8 slots, as is the default. Of two chains the one with
- * more messages between hosts is the longer one, because these messages take longest; then the one with more messages;
- * then the one with more instructions.
+ * Path: all lanes run at once, and a sender never waits for a slot. Of two chains the one with more messages between
+ * hosts is the longer one, because these messages take longest; then the one with more messages; then the one with more
+ * instructions.
  *
  * Volume: what a rank's instructions move. A multicast is one message of its sender.
  */

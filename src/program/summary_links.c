@@ -77,9 +77,7 @@ static hk_status summary_links_receivers(hk_summary_run *x, tie_table *t, int se
   }
   for (uint32_t i = first; i < last; i++) {
     hk_summary_end *e = summary_links_sender(x, t, sender, i);
-    const uint32_t receiver = x->first_end[all[i].rank] + all[i].link;
-    x->receivers[e->first + e->n++] = receiver;
-    x->ends[receiver].from = (uint32_t)(e - x->ends);
+    x->receivers[e->first + e->n++] = x->first_end[all[i].rank] + all[i].link;
   }
   x->nreceivers = at;
   summary_links_enter(x, t, sender, false);
@@ -117,7 +115,6 @@ static void summary_links_ends(hk_summary_run *x, int rank) {
         (hk_summary_end){.thread = x->first_thread[rank] + l->lane,
                          .rank = (uint16_t)rank,
                          .peer = l->peer,
-                         .from = UINT32_MAX,
                          .reach = x->host && x->host[rank] != x->host[l->peer] ? HK_BETWEEN : HK_INSIDE};
     hk_summary_end *e = &x->ends[x->first_end[rank] + k];
     e->crosses = e->reach == HK_BETWEEN && x->local[rank] != x->local[l->peer];

@@ -68,7 +68,6 @@ static hk_status run_send(hk_summary_run *x, const hk_summary_thread *t, hk_summ
     if (e->reach == HK_INSIDE) run_count_port(x, v, e, blocks);
   }
   if (e->group) return run_send_group(x, &x->groups[e->group - 1], e->filled++, t->now);
-  e->taken++;
   if (count && e->n == 1 && blocks) HK_OR_RETURN(run_note(x, e, t->now));
   for (uint32_t k = 0; k < e->n; k++)
     HK_OR_RETURN(run_deliver(x, x->receivers[e->first + k], t->now + round_of[e->reach]));
@@ -80,22 +79,17 @@ static hk_summary_end *run_end(hk_summary_run *x, const hk_summary_thread *t, co
   return &x->ends[x->first_end[t->rank] + hk_cursor_link(&t->at, o)];
 }
 
-/* True for a sender whose only reader gives its slots back; others never wait. */
-static bool run_has_credits(const hk_summary_end *e) { return e->n == 1 && !e->group; }
-
-/* False if the lane has to wait for a slot, filled or free; else t->now is when all are there. */
-static bool run_take(hk_summary_run *x, hk_summary_thread *t, const hk_operand *o, unsigned ndst, unsigned n) {
+/* False if the lane has to wait for a slot; else t->now is when all have arrived. */
+static bool run_take(hk_summary_run *x, hk_summary_thread *t, const hk_operand *sources, unsigned n) {
   hk_chain_key now = t->now;
   for (unsigned k = 0; k < n; k++) {
-    if (o[k].space != HK_LINK) continue;
-    hk_summary_end *e = run_end(x, t, &o[k]);
-    if (k < ndst && (!run_has_credits(e) || e->taken < HK_SUMMARY_SLOTS)) continue;
-    const uint32_t slot = k < ndst ? e->taken - HK_SUMMARY_SLOTS : e->taken;
-    if (slot == e->filled) {
+    if (sources[k].space != HK_LINK) continue;
+    hk_summary_end *e = run_end(x, t, &sources[k]);
+    if (e->taken == e->filled) {
       e->waiting = true;
       return false;
     }
-    if (e->slots[slot] > now) now = e->slots[slot];
+    if (e->slots[e->taken] > now) now = e->slots[e->taken];
   }
   if (now > t->now) t->tail = 0;
   t->now = now;
@@ -113,7 +107,7 @@ static hk_status run_step(hk_summary_run *x, hk_summary_thread *t, bool *waits) 
   uint64_t near = 0; /* blocks received inside the host */
   unsigned sends = 0;
   const hk_summary_end *last = NULL; /* of the instruction's messages */
-  *waits = !run_take(x, t, o, i->ndst, (unsigned)i->ndst + i->nsrc);
+  *waits = !run_take(x, t, sources, i->nsrc);
   if (*waits) return HK_OK;
   t->now++;
   t->tail++;
@@ -121,8 +115,6 @@ static hk_status run_step(hk_summary_run *x, hk_summary_thread *t, bool *waits) 
     if (sources[k].space != HK_LINK) continue;
     hk_summary_end *e = run_end(x, t, &sources[k]);
     e->taken++;
-    if (e->from != UINT32_MAX && run_has_credits(&x->ends[e->from]))
-      HK_OR_RETURN(run_deliver(x, e->from, t->now + round_of[e->reach]));
     if (!count) continue;
     v->received[e->reach]++;
     v->bursts[e->reach] += e != t->last;

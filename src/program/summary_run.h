@@ -14,17 +14,13 @@ enum { HK_SUMMARY_WAVES = 3 };
 typedef uint64_t hk_chain_key;
 enum { HK_CHAIN_FAR = 44, HK_CHAIN_ROUNDS = 24 }; /* the lowest bits of each */
 
-enum { HK_SUMMARY_SLOTS = 8 }; /* of a link between two ranks */
-
 /* One end of a link. */
 typedef struct hk_summary_end {
-  hk_chain_key
-      *slots; /* receiving end: when slots arrive, [taken, filled); sending end: when they come back, [0, filled) */
-  uint32_t taken, filled, room; /* sending end: taken are the slots that it has sent */
-  uint32_t thread;              /* the lane that uses the end */
-  uint32_t first, n;            /* sending end: its receivers, in hk_summary_run.receivers */
-  uint32_t from;                /* receiving end: the number of its sender; UINT32_MAX: a group's */
-  uint32_t group;               /* 1 + its hk_summary_group; 0: none */
+  hk_chain_key *slots; /* receiving end: when slots arrive, [taken, filled) */
+  uint32_t taken, filled, room;
+  uint32_t thread;   /* the lane that uses the end */
+  uint32_t first, n; /* sending end: its receivers, in hk_summary_run.receivers */
+  uint32_t group;    /* 1 + its hk_summary_group; 0: none */
   uint16_t rank, peer;
   uint8_t reach; /* hk_reach of the peer */
   bool crosses;  /* see hk_volume.crossing */

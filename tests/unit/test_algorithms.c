@@ -84,7 +84,7 @@ TEST(programs_stay_small) {
   ck_assert_uint_eq(instructions("ring", HK_ALLREDUCE, 1000, 999), 7);
   ck_assert_uint_le(instructions("pat", HK_ALLGATHER, 1000, 1), 7 * 10);
   ck_assert_uint_le(instructions("pat", HK_REDUCE_SCATTER, 1000, 1), 9 * 10);
-  ck_assert_uint_le(instructions("halving", HK_ALLREDUCE, 1000, 1), 12 * 10 + 4);
+  ck_assert_uint_le(instructions("halving", HK_ALLREDUCE, 1000, 1), 32 * 10);
   ck_assert_uint_le(instructions("doubling", HK_ALLREDUCE, 1000, 1), 10);
 }
 
