@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* An algorithm is one file that builds programs plus one line in registry.def. No other code knows it by name. */
-#ifndef HK_COLLECTIVES_ALGORITHM_H
-#define HK_COLLECTIVES_ALGORITHM_H
+#pragma once
 #include <stdbool.h>
 #include "../program/builder.h"
 #include "../program/limits.h"
@@ -61,4 +60,3 @@ hk_status hk_algorithm_build(const hk_algorithm *a, const hk_build *what, hk_pro
  * *barred: these have more than `most` links and blocks moved in a wave, and *out is empty. */
 hk_status hk_algorithm_summarize(struct hk_summary *out, const hk_algorithm *a, const hk_build *what, size_t most,
                                  bool *barred);
-#endif

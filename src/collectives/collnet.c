@@ -174,6 +174,7 @@ static void collnet_build(hk_builder *b, const hk_build *w) {
     return;
   }
   int parts = collnet_groups(hk_home_least(&p));
+  hk_build_span(b, COLLECT + 1);
   hk_build_split(b, (unsigned)parts);
   collnet_build_exchange(b, &p, parts, true);
   if (p.i < parts) {

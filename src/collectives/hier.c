@@ -17,7 +17,23 @@
  */
 #include "hosts.h"
 
-enum { DEAL, RING, COLLECT }; /* channels */
+/* Channels. In a switch, what is dealt and what is collected are links of different kinds, and the ring has two lanes:
+ * the sum of a block, then its way to all hosts. So loads of sums and stores to all, which fill the links in one
+ * direction each, are under way at once. The sum's last step is the second lane's: HAND. */
+enum { DEAL, RING, COLLECT };
+enum { SUMMED = DEAL, LAST = 1, REDUCE, HAND = 4, GATHER };
+
+/* In a switch, two lanes deal, and two collect, for every second rank each. A step of the ring moves two blocks: the
+ * second one while the first one is on its way, because slots are short. Each has links of its own: two slots are not
+ * enough for two blocks of a ring. */
+static int hier_ways(const hk_home *p) { return p->in_switch ? 2 : 1; }
+
+/* The first of the blocks that the ring moves together with this one, in the part of rank i of each host. */
+static unsigned hier_block(const hk_home *p, int i, int block) {
+  return (unsigned)((i * p->hosts + hk_shift(block, 0, p->hosts)) * hier_ways(p));
+}
+
+enum { HIER_SWITCHED = 32767 }; /* the most ranks: a message has at most 65535 blocks */
 
 /* Blocks from, from - 1, ... (modulo H) of a part: one or two falling runs. */
 typedef struct run {
@@ -30,50 +46,72 @@ static int hier_falling(int from, int count, int hosts, run out[2]) {
   return n;
 }
 
-/* To each rank that has a part: this rank's blocks of it, in the order in which the ring needs them. */
-static void hier_build_deal(hk_builder *b, const hk_home *p, int parts) {
-  run r[2];
-  hk_build_lane(b);
-  int n = hier_falling(p->h, p->hosts, p->hosts, r);
-  for (int k = 0; k < n; k++) {
-    hk_build_repeat(b, (unsigned)r[k].count);
-    for (int j = 1; j <= p->per; j++) {
-      int to = hk_shift(p->i, j, p->per);
-      unsigned block = (unsigned)(to * p->hosts + r[k].first);
-      if (to >= parts || to == p->i) continue;
-      hk_build_copy(b, hk_send_to(b, hk_home_local(p, to), block, -1), hk_in(block, -1));
-    }
-    hk_build_end_repeat(b);
-  }
-}
-
-/* One step of the ring on a block: send, add what arrives and the host's own blocks, give the result to the host. */
-static void hier_ring_step(hk_builder *b, const hk_home *p, int block, int stride, bool receive, bool add, bool send,
-                           bool give) {
-  hk_operand to[HK_HOST_FAN + 2], from[HK_HOST_FAN + 2];
-  unsigned nto = 0, nfrom = 0, at = (unsigned)(p->i * p->hosts + block);
-  hk_build_channel(b, RING);
-  if (give) to[nto++] = hk_out(at, stride);
-  if (send) to[nto++] = hk_send_to(b, hk_home_rail(p, 1), at, stride);
-  if (receive) from[nfrom++] = hk_recv_from(b, hk_home_rail(p, -1), at, stride);
-  if (add) {
-    from[nfrom++] = hk_in(at, stride);
-    hk_build_channel(b, DEAL);
-    hk_home_recv_all(b, p, at, stride, from, &nfrom);
-  }
-  if (give) {
-    hk_build_channel(b, COLLECT);
-    hk_home_send_all(b, p, at, stride, to, &nto);
-  }
-  hk_build_move(b, add && give ? HK_INSTR_FINAL : 0, to, nto, from, nfrom);
-}
-
-static void hier_ring_steps(hk_builder *b, const hk_home *p, int from, int count, bool add) {
+/* To each rank that has a part: blocks of it. */
+static void hier_deal_blocks(hk_builder *b, const hk_home *p, int parts, int lane, int from, int count) {
   run r[2];
   int n = hier_falling(from, count, p->hosts, r);
   for (int k = 0; k < n; k++) {
     hk_build_repeat(b, (unsigned)r[k].count);
-    hier_ring_step(b, p, r[k].first, -1, true, add, true, !add);
+    for (int twin = 0; twin < hier_ways(p); twin++)
+      for (int j = 1 + lane; j <= p->per; j += hier_ways(p)) {
+        int to = hk_shift(p->i, j, p->per);
+        if (to >= parts || to == p->i) continue;
+        hk_home_deal(b, p, to, hier_block(p, to, r[k].first) + (unsigned)twin, -hier_ways(p));
+      }
+    hk_build_end_repeat(b);
+  }
+}
+
+/* In the order in which the ring needs them. */
+static void hier_build_deal(hk_builder *b, const hk_home *p, int parts, int lane) {
+  hk_build_lane(b);
+  hk_build_channel(b, DEAL);
+  hier_deal_blocks(b, p, parts, lane, p->h, p->in_switch ? p->hosts - 1 : p->hosts);
+  if (!p->in_switch) return;
+  hk_build_channel(b, LAST);
+  hier_deal_blocks(b, p, parts, lane, p->h + 1, 1);
+}
+
+/* One step of the ring on a block: what it receives and sends, and on which channels; channels below 0: it does not. It
+ * adds the host's blocks, which were dealt on channel `add`, and gives the result to the host on channel `give`. */
+typedef struct hop {
+  int receive, add, send, give;
+} hop;
+
+static void hier_step_one(hk_builder *b, const hk_home *p, unsigned at, int stride, hop x) {
+  hk_operand to[HK_HOST_FAN + 2], from[HK_HOST_FAN + 2];
+  unsigned nto = 0, nfrom = 0;
+  if (x.send >= 0) {
+    hk_build_channel(b, (unsigned)x.send);
+    to[nto++] = hk_send_to(b, hk_home_rail(p, 1), at, stride);
+  }
+  if (x.receive >= 0) {
+    hk_build_channel(b, (unsigned)x.receive);
+    from[nfrom++] = hk_recv_from(b, hk_home_rail(p, -1), at, stride);
+  }
+  if (x.add >= 0) hk_home_add(b, p, (unsigned)x.add, at, stride, from, &nfrom);
+  if (x.give >= 0)
+    hk_home_give(b, p, (unsigned)x.give, x.add >= 0 ? HK_INSTR_FINAL : 0, at, stride, to, nto, from, nfrom);
+  else
+    hk_build_move(b, 0, to, nto, from, nfrom);
+}
+
+static void hier_step(hk_builder *b, const hk_home *p, int block, int stride, hop x) {
+  const unsigned at = hier_block(p, p->i, block);
+  const bool sends = x.send == REDUCE || x.send == GATHER, receives = x.receive == REDUCE || x.receive == GATHER;
+  for (int twin = 0; twin < hier_ways(p); twin++) {
+    hier_step_one(b, p, at + (unsigned)twin, stride * hier_ways(p), x);
+    x.send += sends;
+    x.receive += receives;
+  }
+}
+
+static void hier_steps(hk_builder *b, const hk_home *p, int from, int count, hop x) {
+  run r[2];
+  int n = hier_falling(from, count, p->hosts, r);
+  for (int k = 0; k < n; k++) {
+    hk_build_repeat(b, (unsigned)r[k].count);
+    hier_step(b, p, r[k].first, -1, x);
     hk_build_end_repeat(b);
   }
 }
@@ -82,48 +120,73 @@ static void hier_build_ring(hk_builder *b, const hk_home *p) {
   int h = p->h, n = p->hosts;
   hk_build_lane(b);
   if (n == 1) {
-    hier_ring_step(b, p, 0, 0, false, true, false, true);
+    hier_step(b, p, 0, 0, (hop){-1, DEAL, -1, COLLECT});
     return;
   }
-  hier_ring_step(b, p, h, 0, false, true, true, false);
-  hier_ring_steps(b, p, hk_shift(h, -1, n), n - 2, true);
-  hier_ring_step(b, p, hk_shift(h, 1, n), 0, true, true, true, true);
-  hier_ring_steps(b, p, h, n - 2, false);
-  hier_ring_step(b, p, hk_shift(h, 2, n), 0, true, false, false, true);
+  hier_step(b, p, h, 0, (hop){-1, DEAL, RING, -1});
+  hier_steps(b, p, h - 1, n - 2, (hop){RING, DEAL, RING, -1});
+  hier_step(b, p, h + 1, 0, (hop){RING, DEAL, RING, COLLECT});
+  hier_steps(b, p, h, n - 2, (hop){RING, -1, RING, COLLECT});
+  hier_step(b, p, h + 2, 0, (hop){RING, -1, -1, COLLECT});
+}
+
+/* The same in two lanes, on two hosts or more. */
+static void hier_build_switched_ring(hk_builder *b, const hk_home *p) {
+  int h = p->h, n = p->hosts;
+  hk_build_lane(b);
+  hier_step(b, p, h, 0, (hop){-1, SUMMED, n > 2 ? REDUCE : HAND, -1});
+  hier_steps(b, p, h - 1, n - 3, (hop){REDUCE, SUMMED, REDUCE, -1});
+  if (n > 2) hier_step(b, p, h + 2, 0, (hop){REDUCE, SUMMED, HAND, -1});
+  hk_build_lane(b);
+  hier_step(b, p, h + 1, 0, (hop){HAND, LAST, GATHER, LAST});
+  hier_steps(b, p, h, n - 2, (hop){GATHER, -1, GATHER, LAST});
+  hier_step(b, p, h + 2, 0, (hop){GATHER, -1, -1, LAST});
 }
 
 /* From each rank that has a part: its blocks, in the order in which the ring finishes them. */
-static void hier_build_collect(hk_builder *b, const hk_home *p, int parts) {
+static void hier_build_collect(hk_builder *b, const hk_home *p, int parts, int lane) {
   run r[2];
   hk_build_lane(b);
-  hk_build_channel(b, COLLECT);
-  int n = hier_falling(hk_shift(p->h, 1, p->hosts), p->hosts, p->hosts, r);
+  hk_build_channel(b, p->in_switch ? LAST : COLLECT);
+  int n = hier_falling(p->h + 1, p->hosts, p->hosts, r);
   for (int k = 0; k < n; k++) {
     hk_build_repeat(b, (unsigned)r[k].count);
-    for (int j = 1; j <= p->per; j++) {
-      int from = hk_shift(p->i, -j, p->per);
-      unsigned block = (unsigned)(from * p->hosts + r[k].first);
-      if (from >= parts || from == p->i) continue;
-      hk_build_copy(b, hk_out(block, -1), hk_recv_from(b, hk_home_local(p, from), block, -1));
-    }
+    for (int twin = 0; twin < hier_ways(p); twin++)
+      for (int j = 1 + lane; j <= p->per; j += hier_ways(p)) {
+        int from = hk_shift(p->i, -j, p->per);
+        if (from >= parts || from == p->i) continue;
+        hk_home_collect(b, p, from, hier_block(p, from, r[k].first) + (unsigned)twin, -hier_ways(p));
+      }
     hk_build_end_repeat(b);
   }
 }
 
-static void hier_build(hk_builder *b, const hk_build *w) {
+void hk_build_hier(hk_builder *b, const hk_build *w, bool in_switch) {
   hk_home p = hk_home_of(w);
   int parts = hk_home_least(&p);
-  hk_build_split(b, (unsigned)(parts * p.hosts));
-  hier_build_deal(b, &p, parts);
-  if (p.i < parts) hier_build_ring(b, &p);
-  hier_build_collect(b, &p, parts);
+  p.in_switch = in_switch;
+  hk_build_split(b, (unsigned)(parts * p.hosts * hier_ways(&p)));
+  if (in_switch) hk_build_scratch(b, 1);
+  hk_build_span(b, in_switch ? 0 : COLLECT + 1);
+  for (int lane = 0; lane < hier_ways(&p); lane++) hier_build_deal(b, &p, parts, lane);
+  if (in_switch)
+    hier_build_switched_ring(b, &p);
+  else if (p.i < parts)
+    hier_build_ring(b, &p);
+  for (int lane = 0; lane < hier_ways(&p); lane++) hier_build_collect(b, &p, parts, lane);
 }
+static void hier_build(hk_builder *b, const hk_build *w) { hk_build_hier(b, w, false); }
 
-static const char *hier_cannot(const hk_team *team, hk_coll coll) {
-  (void)coll;
+const char *hk_hier_cannot(const hk_team *team, bool in_switch) {
   if (team->nhosts < 2) return "needs several hosts";
   if (team->ranks_per_host < 2) return "needs hosts of several ranks";
+  if (in_switch && team->least_per_host < team->ranks_per_host) return "needs hosts of equally many ranks";
+  if (in_switch && team->nranks > HIER_SWITCHED) return "needs 32767 ranks at most";
   return team->ranks_per_host <= HK_HOST_FAN ? NULL : "needs 255 ranks a host at most";
+}
+static const char *hier_cannot(const hk_team *team, hk_coll coll) {
+  (void)coll;
+  return hk_hier_cannot(team, false);
 }
 
 const hk_algorithm hk_algorithm_hier = {

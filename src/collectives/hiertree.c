@@ -15,41 +15,30 @@
 /* Channels: two of each, one for each tree. */
 enum { TREES = 2, DEAL = 0, UP = 2, DOWN = 4, COLLECT = 6 };
 
+/* In a switch, what is dealt and what is collected are links of different kinds. */
+static unsigned hiertree_collect(const hk_home *p, unsigned tree) { return (p->in_switch ? DEAL : COLLECT) + tree; }
+
 static void hiertree_build_deal(hk_builder *b, const hk_home *p, int parts, unsigned tree) {
   hk_build_lane(b);
   hk_build_channel(b, DEAL + tree);
   for (int j = 1; j < p->per; j++) {
     int to = hk_shift(p->i, j, p->per);
     unsigned block = (unsigned)(TREES * to) + tree;
-    if (to < parts) hk_build_copy(b, hk_send_to(b, hk_home_local(p, to), block, 0), hk_in(block, 0));
+    if (to < parts) hk_home_deal(b, p, to, block, 0);
   }
 }
 
 static void hiertree_build_collect(hk_builder *b, const hk_home *p, int parts, unsigned tree) {
   hk_build_lane(b);
-  hk_build_channel(b, COLLECT + tree);
+  hk_build_channel(b, hiertree_collect(p, tree));
   for (int j = 1; j < p->per; j++) {
     int from = hk_shift(p->i, -j, p->per);
     unsigned block = (unsigned)(TREES * from) + tree;
-    if (from < parts) hk_build_copy(b, hk_out(block, 0), hk_recv_from(b, hk_home_local(p, from), block, 0));
+    if (from < parts) hk_home_collect(b, p, from, block, 0);
   }
 }
 
 static int hiertree_rail(const hk_home *p, int host) { return hk_layout_rank(p->w->layout, host, p->i); }
-
-/* Appends this host's contributions to a block. */
-static void hiertree_add_host(hk_builder *b, const hk_home *p, unsigned tree, unsigned block, hk_operand *from,
-                              unsigned *n) {
-  from[(*n)++] = hk_in(block, 0);
-  hk_build_channel(b, DEAL + tree);
-  hk_home_recv_all(b, p, block, 0, from, n);
-}
-static void hiertree_give_host(hk_builder *b, const hk_home *p, unsigned tree, unsigned block, hk_operand *to,
-                               unsigned *n) {
-  to[(*n)++] = hk_out(block, 0);
-  hk_build_channel(b, COLLECT + tree);
-  hk_home_send_all(b, p, block, 0, to, n);
-}
 
 /* Host 0 is the root of both trees. */
 static void hiertree_build_root(hk_builder *b, const hk_home *p, unsigned tree) {
@@ -63,9 +52,8 @@ static void hiertree_build_root(hk_builder *b, const hk_home *p, unsigned tree) 
     hk_build_channel(b, DOWN + tree);
     to[nto++] = hk_send_to(b, top, block, 0);
   }
-  hiertree_add_host(b, p, tree, block, from, &nfrom);
-  hiertree_give_host(b, p, tree, block, to, &nto);
-  hk_build_move(b, HK_INSTR_FINAL, to, nto, from, nfrom);
+  hk_home_add(b, p, DEAL + tree, block, 0, from, &nfrom);
+  hk_home_give(b, p, hiertree_collect(p, tree), HK_INSTR_FINAL, block, 0, to, nto, from, nfrom);
 }
 
 static void hiertree_build_up(hk_builder *b, const hk_home *p, unsigned tree, const hk_tree_place *place) {
@@ -75,7 +63,7 @@ static void hiertree_build_up(hk_builder *b, const hk_home *p, unsigned tree, co
   hk_build_channel(b, UP + tree);
   for (int k = 0; k < place->ndown; k++) from[n++] = hk_recv_from(b, hiertree_rail(p, place->down[k]), block, 0);
   to = hk_send_to(b, hiertree_rail(p, place->up), block, 0);
-  hiertree_add_host(b, p, tree, block, from, &n);
+  hk_home_add(b, p, DEAL + tree, block, 0, from, &n);
   hk_build_move(b, 0, &to, 1, from, n);
 }
 
@@ -86,13 +74,15 @@ static void hiertree_build_down(hk_builder *b, const hk_home *p, unsigned tree, 
   hk_build_channel(b, DOWN + tree);
   from = hk_recv_from(b, hiertree_rail(p, place->up), block, 0);
   for (int k = 0; k < place->ndown; k++) to[n++] = hk_send_to(b, hiertree_rail(p, place->down[k]), block, 0);
-  hiertree_give_host(b, p, tree, block, to, &n);
-  hk_build_move(b, 0, to, n, &from, 1);
+  hk_home_give(b, p, hiertree_collect(p, tree), 0, block, 0, to, n, &from, 1);
 }
 
-static void hiertree_build(hk_builder *b, const hk_build *w) {
+void hk_build_hiertree(hk_builder *b, const hk_build *w, bool in_switch) {
   hk_home p = hk_home_of(w);
   int parts = hk_home_least(&p);
+  p.in_switch = in_switch;
+  if (in_switch) hk_build_scratch(b, 1);
+  hk_build_span(b, in_switch ? 0 : COLLECT + TREES);
   hk_build_split(b, (unsigned)(TREES * parts));
   for (unsigned tree = 0; tree < TREES; tree++) {
     hiertree_build_deal(b, &p, parts, tree);
@@ -107,11 +97,11 @@ static void hiertree_build(hk_builder *b, const hk_build *w) {
   }
 }
 
+static void hiertree_build(hk_builder *b, const hk_build *w) { hk_build_hiertree(b, w, false); }
+
 static const char *hiertree_cannot(const hk_team *team, hk_coll coll) {
   (void)coll;
-  if (team->nhosts < 2) return "needs several hosts";
-  if (team->ranks_per_host < 2) return "needs hosts of several ranks";
-  return team->ranks_per_host <= HK_HOST_FAN ? NULL : "needs 255 ranks a host at most";
+  return hk_hier_cannot(team, false);
 }
 
 const hk_algorithm hk_algorithm_hiertree = {

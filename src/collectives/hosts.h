@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Pieces of programs that treat a host's ranks and the equal ranks of all hosts (a rail) differently. */
-#ifndef HK_COLLECTIVES_HOSTS_H
-#define HK_COLLECTIVES_HOSTS_H
+#pragma once
 #include "../program/layout.h"
 #include "algorithm.h"
 #include "pattern.h"
@@ -12,6 +11,7 @@ enum { HK_HOST_FAN = 255 }; /* the most ranks of a host that one instruction rea
 typedef struct hk_home {
   const hk_build *w;
   int h, i, hosts, per;
+  bool in_switch; /* a switch adds up and copies inside the host */
 } hk_home;
 
 static inline hk_home hk_home_of(const hk_build *w) {
@@ -42,4 +42,54 @@ static inline void hk_home_recv_all(hk_builder *b, const hk_home *p, unsigned bl
   for (int j = 1; j < p->per; j++)
     from[(*n)++] = hk_recv_from(b, hk_home_local(p, hk_shift(p->i, j, p->per)), block, stride);
 }
-#endif
+
+/* ---- sums of a host's contributions to a block, and results for all of the host ----
+ * Without a switch, one instruction combines links inside the host with those to other hosts. A switch makes a sum by
+ * an instruction of its own, which leaves it in scratch, and copies the result from the output. */
+
+/* Appends the sources of the host's contributions, which come on the channel. */
+static inline void hk_home_add(hk_builder *b, const hk_home *p, unsigned channel, unsigned block, int stride,
+                               hk_operand *from, unsigned *n) {
+  hk_operand own[HK_HOST_FAN + 1], *to = p->in_switch ? own : from;
+  unsigned mine = 0, *count = p->in_switch ? &mine : n;
+  hk_build_channel(b, channel);
+  to[(*count)++] = hk_in(block, stride);
+  hk_home_recv_all(b, p, block, stride, to, count);
+  if (!p->in_switch) return;
+  hk_build_in_switch(b, true);
+  hk_build_move(b, 0, (hk_operand[]){hk_scratch(0)}, 1, own, mine);
+  hk_build_in_switch(b, false);
+  from[(*n)++] = hk_scratch(0);
+}
+/* { destinations, output, the host's other ranks } <- sources. There is room for one more rank than a host has. */
+static inline void hk_home_give(hk_builder *b, const hk_home *p, unsigned channel, unsigned flags, unsigned block,
+                                int stride, hk_operand *to, unsigned nto, const hk_operand *from, unsigned nfrom) {
+  to[nto++] = hk_out(block, stride);
+  hk_build_channel(b, channel);
+  if (!p->in_switch) hk_home_send_all(b, p, block, stride, to, &nto);
+  hk_build_move(b, flags, to, nto, from, nfrom);
+  if (!p->in_switch) return;
+  hk_build_in_switch(b, true);
+  hk_build_copy(b, hk_mcast(b, block, stride), hk_out(block, stride));
+  hk_build_in_switch(b, false);
+}
+/* To the rank of this host with the local number, which adds the block up. */
+static inline void hk_home_deal(hk_builder *b, const hk_home *p, int to, unsigned block, int stride) {
+  hk_build_in_switch(b, p->in_switch);
+  hk_build_copy(b, hk_send_to(b, hk_home_local(p, to), block, stride), hk_in(block, stride));
+  hk_build_in_switch(b, false);
+}
+/* The block's result from that rank. */
+static inline void hk_home_collect(hk_builder *b, const hk_home *p, int from, unsigned block, int stride) {
+  const int rank = hk_home_local(p, from);
+  hk_build_in_switch(b, p->in_switch);
+  hk_build_copy(b, hk_out(block, stride),
+                p->in_switch ? hk_mcast_from(b, rank, block, stride) : hk_recv_from(b, rank, block, stride));
+  hk_build_in_switch(b, false);
+}
+
+/* Allreduce of hier.c and hiertree.c; nvls.c and nvlstree.c run them with a switch inside each host. */
+void hk_build_hier(hk_builder *b, const hk_build *w, bool in_switch);
+void hk_build_hiertree(hk_builder *b, const hk_build *w, bool in_switch);
+/* Why they cannot run; in words that follow the algorithm's name. */
+const char *hk_hier_cannot(const hk_team *team, bool in_switch);

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Pieces of programs in which every rank communicates with every other one. */
-#ifndef HK_COLLECTIVES_MESH_H
-#define HK_COLLECTIVES_MESH_H
+#pragma once
 #include "algorithm.h"
 #include "pattern.h"
 
@@ -30,4 +29,3 @@ void hk_build_oneshot_allgather(hk_builder *b, const hk_build *w);
  * and `from` may be the same memory. */
 void hk_mesh_send_all(hk_builder *b, const hk_build *w, unsigned flags, unsigned block, hk_operand from,
                       const hk_operand *last);
-#endif

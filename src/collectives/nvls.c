@@ -8,16 +8,21 @@
  *   reduce_scatter  its first half: S bytes sent, S / n received
  *   allgather       its second half: S / n bytes sent, S received
  *
+ * Allreduce on several hosts: hier's, with the sums and copies inside each host made by its switch. H hosts of L ranks:
+ * S (L + 1) / L bytes sent and received inside by a rank; between hosts a ring, 2 (H - 1) steps, 2 S (H - 1) / H bytes
+ * leave a host.
+ *
  * (Klenk, Jiang, Thorson, Dennison 2020: "An in-network architecture for accelerating shared-memory multiprocessor
  * collectives".)
  */
+#include "hosts.h"
 #include "mesh.h"
 
 static const char *nvls_cannot(const hk_team *team, hk_coll coll) {
-  (void)coll;
-  if (team->nranks > HK_MESH_SWITCH) return "adds up at most 128 ranks in the switch";
+  if (team->ranks_per_host > HK_MESH_SWITCH) return "adds up at most 128 ranks in the switch";
   if (!team->in_switch) return "needs a switch that adds up (NVSwitch since Hopper)";
-  return team->nhosts > 1 ? "is for ranks on one switch" : NULL;
+  if (team->nhosts == 1) return NULL;
+  return coll == HK_ALLREDUCE ? hk_hier_cannot(team, true) : "is for ranks on one switch";
 }
 
 static void nvls_build_reduce_scatter(hk_builder *b, const hk_build *w) {
@@ -32,7 +37,11 @@ static void nvls_build_reduce_scatter(hk_builder *b, const hk_build *w) {
 }
 
 static void nvls_build(hk_builder *b, const hk_build *w) {
-  hk_build_in_switch(b);
+  if (hk_layout_hosts(w->layout) > 1) {
+    hk_build_hier(b, w, true);
+    return;
+  }
+  hk_build_in_switch(b, true);
   switch (w->coll) {
     case HK_ALLREDUCE: hk_build_twoshot(b, w); return;
     case HK_REDUCE_SCATTER: nvls_build_reduce_scatter(b, w); return;
@@ -42,7 +51,7 @@ static void nvls_build(hk_builder *b, const hk_build *w) {
 
 const hk_algorithm hk_algorithm_nvls = {
     .name = "nvls",
-    .about = "sums and copies made by the switch; fewest bytes a rank; needs NVLS",
+    .about = "sums and copies made by the switch, between hosts a ring; fewest bytes a rank; needs NVLS",
     .colls = 1u << HK_ALLREDUCE | 1u << HK_REDUCE_SCATTER | 1u << HK_ALLGATHER | 1u << HK_ALLGATHERV |
              1u << HK_REDUCE_SCATTERV,
     .protocols = 1u << HK_PROTO_SIMPLE, /* a switch reduces data, not lines with flags in them */

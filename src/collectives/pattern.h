@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The arithmetic of communication patterns: which ranks communicate. Nothing is built or allocated here. */
-#ifndef HK_COLLECTIVES_PATTERN_H
-#define HK_COLLECTIVES_PATTERN_H
+#pragma once
 
 /* The rank `by` positions after `rank` (before it, if negative) on a circle of n; |by| <= n. */
 static inline int hk_shift(int rank, int by, int n) {
@@ -98,4 +97,3 @@ static inline hk_tree_place hk_two_tree_place(int tree, int rank, int root, int 
   place.up = hk_two_tree_rank(tree, up, root, n);
   return place;
 }
-#endif

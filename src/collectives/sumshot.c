@@ -13,7 +13,7 @@
 
 static void sumshot_build(hk_builder *b, const hk_build *w) {
   const int after = hk_shift(w->rank, 1, w->nranks), before = hk_shift(w->rank, -1, w->nranks);
-  hk_build_in_switch(b);
+  hk_build_in_switch(b, true);
   hk_build_lane(b);
   /* A copy: in place the sum overwrites the input. */
   hk_build_move(b, HK_INSTR_COPY, (hk_operand[]){hk_sum_to(b, after, 0, 0)}, 1, (hk_operand[]){hk_in(0, 0)}, 1);

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Sends and receives as programs: one lane with one instruction, `link <- input` or `output <- link`. */
-#ifndef HK_COLLECTIVES_TRANSFER_H
-#define HK_COLLECTIVES_TRANSFER_H
+#pragma once
 #include <stdbool.h>
 #include "../program/program.h"
 
@@ -13,4 +12,3 @@ static inline uint32_t hk_transfer_signature(size_t bytes) {
   uint64_t h = (bytes + 1) * 0x9e3779b97f4a7c15u;
   return (uint32_t)(h >> 32) | 1u;
 }
-#endif

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* How near simulated times and prices are to published times of collectives on GPUs, by size.
  * tests/unit/test_sim_published.c asserts these figures, so that the output of tools says what the test found. */
-#ifndef HK_DECIDE_ACCURACY_H
-#define HK_DECIDE_ACCURACY_H
+#pragma once
 #include <stdint.h>
 
 /* Prices differ from simulated times by at most so many percent (tests/unit/test_model.c). */
@@ -19,4 +18,3 @@ typedef struct hk_accuracy {
 enum { HK_ACCURACIES = 3 };
 extern const hk_accuracy hk_accuracies[HK_ACCURACIES];
 int hk_accuracy_class(uint64_t bytes);
-#endif

@@ -51,9 +51,7 @@ static double cost_round_us(const hk_machine *m, const hk_level *l) {
   return l->alpha_us + m->sync_us + switches * m->switch_us;
 }
 
-bool hk_is_switched(const hk_machine *m, const hk_outline *o) {
-  return m->team.overlap && (o->summary.multicasts || o->summary.in_switch);
-}
+bool hk_is_switched(const hk_machine *m, const hk_outline *o) { return m->team.overlap && o->summary.switch_span; }
 
 /* In a pipeline a rank has few instructions in a wave, and the chain goes on over many ranks. Or messages inside hosts
  * and between them follow each other, and those of different waves overlap. */
@@ -74,9 +72,9 @@ static size_t cost_round_down(size_t bytes, size_t to) { return bytes / to * to;
 /* The most that a wave may move of a block. */
 static size_t cost_largest_chunk(const hk_machine *m, const hk_outline *o) {
   const size_t fan = o->summary.fan ? o->summary.fan : 1, scratch = o->summary.scratch;
-  size_t most = hk_is_switched(m, o)
-                    ? hk_gpu_switch_slot(m->slot_bytes, HK_GPU_SWITCH_SLOTS, HK_GPU_SWITCH_CHANNELS, m->team.nranks)
-                    : m->slot_bytes;
+  size_t most = hk_is_switched(m, o) ? hk_gpu_switch_slot(m->slot_bytes, HK_GPU_SWITCH_SLOTS, HK_GPU_SWITCH_CHANNELS,
+                                                          m->team.ranks_per_host)
+                                     : m->slot_bytes;
   if (m->team.multicast && !m->team.overlap && !m->uncached) {
     size_t wave = WAVE_BYTES / fan, least = 2 * wave < LEAST_CHUNK ? 2 * wave : LEAST_CHUNK;
     most = wave > least ? wave : least;

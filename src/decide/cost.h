@@ -11,8 +11,7 @@
  *
  * The number of messages and bytes is not written here: it is that of the programs (outlines.h).
  */
-#ifndef HK_DECIDE_COST_H
-#define HK_DECIDE_COST_H
+#pragma once
 #include "machine.h"
 #include "outlines.h"
 
@@ -40,4 +39,3 @@ hk_status hk_algorithm_price(const hk_machine *m, const hk_algorithm *a, hk_coll
 /* Bytes of a block that one wave moves, if a block of the algorithm's programs has `block` bytes on all channels: all
  * ranks get the same value. */
 hk_status hk_choose_chunk(const hk_machine *m, const hk_algorithm *a, hk_coll coll, size_t block, size_t *out);
-#endif

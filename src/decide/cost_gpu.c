@@ -48,7 +48,8 @@ static double cost_gpu_again_us(const hk_machine *m, const hk_outline *o, const 
   const double trip = s->first.far ? m->between.alpha_us + hk_far_sync_us(m, w->message) : inside;
   double credit = 2 * trip / m->nslots;
   /* its bytes move while other credits return */
-  if (hk_is_switched(m, o)) credit = 2 * inside / HK_GPU_SWITCH_SLOTS - w->message * w->pace;
+  const double switched = 2 * inside / HK_GPU_SWITCH_SLOTS - w->message * w->pace;
+  if (hk_is_switched(m, o)) credit = s->first.far ? fmax(credit, switched) : switched;
   return fmax((double)s->most.longest * w->lane_us, credit);
 }
 
@@ -86,12 +87,10 @@ static double cost_gpu_between_us(const hk_machine *m, const hk_outline *o) {
   const hk_summary *s = &o->summary;
   double us = fmax((double)s->leaving, (double)s->entering) * hk_between_us_per_b(m, o);
   if (s->far_fan > 1 && (int)s->far_fan >= m->team.nhosts - 1 && s->most.crossing > 0) us *= MEET;
-  /* On each ring order, or each of a GPU's ports, another port of a host may be the busiest. */
+  /* On each channel, another port of a host may be the busiest. */
   int k = 0;
   while (k < HK_TRAFFIC_ORDERS && 2 << k <= m->channels) k++;
-  if (m->channels < o->traffic.turns) return fmax(us, o->traffic.far[k] * m->between.one_us_per_b);
-  const double c = m->channels, turns = fmax(1, o->traffic.turns); /* more channels use some of them once more */
-  return fmax(us, o->traffic.far[HK_TRAFFIC_ORDERS] * m->between.one_us_per_b * ceil(c / turns - ROUNDING) * turns / c);
+  return fmax(us, o->traffic.far[m->channels >= o->traffic.ways ? HK_TRAFFIC_ORDERS : k] * m->between.one_us_per_b);
 }
 
 /* The busiest link's or memory's time. */
@@ -99,7 +98,23 @@ static double cost_gpu_busiest(const hk_machine *m, const hk_outline *o, const w
   const hk_volume *v = &o->summary.most;
   const double memory = (double)v->written * m->copy_us_per_b + (double)v->reduced * m->gamma_us_per_b;
   const double between = o->summary.leaving ? cost_gpu_between_us(m, o) : 0;
-  return w->block * fmax(fmax(memory, cost_gpu_inside_us(m, o, w->waves)), between);
+  const double inside = cost_gpu_inside_us(m, o, w->waves), most = fmax(inside, between);
+  /* In one wave, what only moves inside hosts does not overlap with what moves between them, if all that does so at the
+   * same time. */
+  const bool apart = o->summary.first.far == 1;
+  const double near = apart ? inside * o->traffic.near_alone : 0, far = apart ? between * o->traffic.far_alone : 0;
+  const double one = near + far + fmax(inside - near, between - far);
+  return w->block * fmax(memory, most + (one - most) / w->waves);
+}
+
+/* Until the last message over the busiest port has arrived, if all go between hosts at the same time. Before the first
+ * one are the messages inside hosts that precede it, with their bytes of one wave. */
+static double cost_gpu_ports_us(const hk_machine *m, const hk_outline *o, const wave *w) {
+  const hk_chain head = {.rounds = o->traffic.head}, way = {.rounds = 1, .far = 1};
+  if (o->summary.first.far != 1) return 0;
+  const double before = cost_gpu_inside_us(m, o, w->waves) * o->traffic.near_alone / w->waves;
+  return cost_gpu_chain_us(m, o, w, head) + w->block * (before + cost_gpu_between_us(m, o)) +
+         cost_gpu_chain_us(m, o, w, way);
 }
 
 /* True if the kernel of small messages runs it. sync_us is 0 only with LL. */
@@ -110,9 +125,10 @@ static bool cost_gpu_is_small(const hk_machine *m, const hk_outline *o, const wa
 
 double hk_price_gpu(const hk_machine *m, const hk_outline *o, double block) {
   hk_machine fewer; /* a switch has slots for this number of channels: more channels change nothing */
-  if (hk_is_switched(m, o) && m->channels > HK_GPU_SWITCH_CHANNELS) {
+  const int most = hk_is_switched(m, o) ? HK_GPU_SWITCH_CHANNELS / (int)o->summary.switch_span : m->channels;
+  if (m->channels > most) {
     fewer = *m;
-    fewer.channels = HK_GPU_SWITCH_CHANNELS;
+    fewer.channels = most > 1 ? most : 1;
     m = &fewer;
   }
   const hk_summary *s = &o->summary;
@@ -135,7 +151,7 @@ double hk_price_gpu(const hk_machine *m, const hk_outline *o, double block) {
   const double need = cost_gpu_busiest(m, o, &w), after = s->tail / w.waves * slice;
   const double depth = hk_depth(o), part = (w.waves + depth - 1) / w.waves;
   const double tail = depth > 1 && m->team.nhosts <= 1 ? first : 0; /* the last byte also passes all ranks */
-  const double low = fmax(latency + alone, need + tail + after);
+  const double low = fmax(fmax(latency + alone, need + tail + after), cost_gpu_ports_us(m, o, &w));
   const double high = latency + fmax(alone, need * part + (double)s->most.silent * slice + after);
   double us = pow(low, 1 - HK_GPU_SHARED) * pow(fmax(low, high), HK_GPU_SHARED);
   if (cost_gpu_is_small(m, o, &w)) us -= HK_GPU_SMALL_SAVES_US;

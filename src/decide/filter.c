@@ -7,11 +7,10 @@
 #include "protocol.h"
 #include "select.h"
 
-/* NCCL's algorithm names that have another name here, or (NULL) no counterpart: lists for several machines contain
- * them. */
+/* NCCL's algorithm names that have another name here. */
 static const struct {
   const char *theirs, *ours;
-} foreign[] = {{"collnetdirect", "collnet"}, {"collnetchain", "collnet"}, {"nvlstree", NULL}};
+} foreign[] = {{"collnetdirect", "collnet"}, {"collnetchain", "collnet"}};
 
 typedef struct vocabulary {
   const char *variable, *things;

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The times that software adds to a GPU's links. The cost model and the simulator share them: they price the same
  * library. */
-#ifndef HK_DECIDE_GPU_H
-#define HK_DECIDE_GPU_H
+#pragma once
 #include "../program/limits.h"
 
 /* From a call to the first instruction, and from the last one to the end that a stream sees: the part of NCCL's latency
@@ -54,4 +53,3 @@ static inline double hk_gpu_launch_us(int sm) { return sm >= 900 ? HK_GPU_AMD_LA
 static inline double hk_gpu_lane_gbps(int sm) {
   return sm >= 900 ? 30 : sm >= 100 ? 70 : sm >= 90 ? 36.7 : sm >= 80 ? 24 : 20;
 }
-#endif

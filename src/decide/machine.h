@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The machine as the cost model knows it. It is made from a topology (also of machines that do not exist here) or from
  * facts that ranks exchange. */
-#ifndef HK_DECIDE_MACHINE_H
-#define HK_DECIDE_MACHINE_H
+#pragma once
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -124,4 +123,3 @@ typedef struct hk_gpu_facts {
 } hk_gpu_facts;
 hk_machine hk_machine_of_gpus(const hk_gpu_facts *f, const hk_constants *constants);
 hk_machine hk_machine_of_hosts(const hk_host_facts *f, const hk_constants *constants);
-#endif

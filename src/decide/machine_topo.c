@@ -90,9 +90,9 @@ static void machine_topo_look_inside(home *h, hk_level *l) {
   l->alpha_us = machine_topo_max(l->alpha_us, us);
 }
 
-/* Adds the load of a byte from a GPU to the nearest CPU's memory, and from there to the port.  Returns the added
+/* Adds the load of bytes from a GPU to the nearest CPU's memory, and from there to the port.  Returns the added
  * latency. */
-static double machine_topo_stage(home *h, uint32_t gpu, uint32_t net) {
+static double machine_topo_stage(home *h, uint32_t gpu, uint32_t net, double bytes) {
   const hk_path *best = NULL, *rest = NULL;
   for (uint32_t cpu = h->t->first_of[HK_NODE_CPU]; cpu < h->t->first_of[HK_NODE_CPU + 1]; cpu++) {
     const hk_path *p = hk_path_between(h->paths, gpu, cpu);
@@ -101,32 +101,39 @@ static double machine_topo_stage(home *h, uint32_t gpu, uint32_t net) {
     rest = hk_path_between(h->paths, cpu, net);
   }
   if (!best) return 0;
-  machine_topo_add(h, best, 1.0 / h->n);
-  machine_topo_add(h, rest, 1.0 / h->n);
+  machine_topo_add(h, best, bytes);
+  machine_topo_add(h, rest, bytes);
   return 2 * best->us;
 }
 
-/* The level between hosts: a host's ranks together send a byte, each by its nearest port. */
+/* The level between hosts: a host's ranks together send a byte, each by its nearest port; a GPU's channels take turns
+ * over equally near ones. */
 static hk_status machine_topo_look_out(home *h, const hk_cluster *c, hk_path_class gdr, hk_level *l) {
   double us = 0;
   machine_topo_clear(h);
   for (int i = 0; i < h->n; i++) {
-    uint32_t net;
-    if (!hk_paths_nets(h->paths, h->nodes[i], &net, 1))
+    uint32_t nets[HK_PORTS_MOST];
+    const hk_node *seat = &h->t->nodes[h->nodes[i]];
+    const uint32_t most = seat->kind == HK_NODE_GPU ? HK_PORTS_MOST : 1;
+    const uint32_t near = hk_paths_near_nets(h->paths, h->nodes[i], nets, most);
+    if (!near)
       return HK_FAIL(HK_ERR_ARGUMENT,
                      "%s: there are several hosts, but %s has no network port that its ranks can reach: give it one "
                      "(nic=1x100 in a string, a <net> in the XML)",
                      c->name, h->t->name);
-    const hk_path *p = hk_path_between(h->paths, h->nodes[i], net);
-    us = machine_topo_max(us, 2 * p->us);
-    if (p->gbps > 0) l->one_us_per_b = machine_topo_max(l->one_us_per_b, 1 / (double)p->gbps / 1000);
-    const hk_node *seat = &h->t->nodes[h->nodes[i]], *port = &h->t->nodes[net];
-    bool far = p->cls > gdr && p->cls != HK_PATH_PXN && gdr < HK_PATH_PHB;
-    if (seat->kind == HK_NODE_GPU && (far || !seat->gpu.gdr || !port->net.gdr)) {
-      us += machine_topo_stage(h, h->nodes[i], net); /* no GPUDirect: through host memory */
-      continue;
+    const hk_path *first = hk_path_between(h->paths, h->nodes[i], nets[0]);
+    if (first->gbps > 0) l->one_us_per_b = machine_topo_max(l->one_us_per_b, 1 / (double)first->gbps / 1000);
+    double staged_us = 0;
+    for (uint32_t k = 0; k < near; k++) {
+      const hk_path *p = hk_path_between(h->paths, h->nodes[i], nets[k]);
+      const double bytes = 1.0 / h->n / near;
+      bool far = p->cls > gdr && p->cls != HK_PATH_PXN && gdr < HK_PATH_PHB;
+      if (seat->kind == HK_NODE_GPU && (far || !seat->gpu.gdr || !h->t->nodes[nets[k]].net.gdr))
+        staged_us = machine_topo_stage(h, h->nodes[i], nets[k], bytes); /* no GPUDirect: through host memory */
+      else
+        machine_topo_add(h, p, bytes);
     }
-    machine_topo_add(h, p, 1.0 / h->n);
+    us = machine_topo_max(us, 2 * first->us + staged_us);
   }
   l->ring_us_per_b = machine_topo_max(l->ring_us_per_b, machine_topo_busiest(h));
   l->alpha_us = machine_topo_max(l->alpha_us, us);

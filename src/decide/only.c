@@ -18,7 +18,7 @@ static const struct {
              {"PAT", "pat", true},
              {"COLLNET_DIRECT", "collnet", true},
              {"COLLNET_CHAIN", "collnet", true},
-             {"NVLSTREE", NULL, true},
+             {"NVLSTREE", "nvlstree", true},
              {"SYMK", NULL, false}};
 
 /* True if NAME_PROTOCOL begins with the word. */

@@ -34,14 +34,15 @@ static void outlines_find_ports(hk_wires *w) {
   for (int i = 0; i < w->n; i++) {
     uint32_t nets[HK_PORTS_MOST];
     hk_ports *ports = &w->ports[i];
-    const uint32_t n = hk_paths_nets(w->paths, w->nodes[i], nets, HK_PORTS_MOST);
-    for (ports->n = 0; ports->n < n; ports->n++) {
-      const hk_path *first = hk_path_between(w->paths, w->nodes[i], nets[0]);
-      const hk_path *p = hk_path_between(w->paths, w->nodes[i], nets[ports->n]);
-      if (p->cls != first->cls || p->gbps < first->gbps) break;
-      ports->at[ports->n] = nets[ports->n] - t->first_of[HK_NODE_NET];
+    ports->n = hk_paths_near_nets(w->paths, w->nodes[i], nets, HK_PORTS_MOST);
+    for (uint32_t k = 0; k < ports->n; k++) ports->at[k] = nets[k] - t->first_of[HK_NODE_NET];
+    if (ports->n == 0) {
+      w->nports = 0;
+      return;
     }
-    if (ports->n == 0) w->nports = 0;
+    const hk_path *p = hk_path_between(w->paths, w->nodes[i], nets[0]);
+    const float own = t->edges[w->paths->hops[p->first]].gbps;
+    ports->share = own > 0 ? (double)(p->gbps / own) : 0;
   }
 }
 

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What prices need to know of algorithms' programs: their summaries, and the load that their messages put on links.
  * They are made when an algorithm is first priced for a collective, and kept. Equal on all ranks. */
-#ifndef HK_DECIDE_OUTLINES_H
-#define HK_DECIDE_OUTLINES_H
+#pragma once
 #include "../collectives/algorithm.h"
 #include "../program/summary.h"
 #include "../topo/paths.h"
@@ -12,9 +11,10 @@ struct hk_layout; /* program/layout.h */
 
 enum { HK_PORTS_MOST = 16 };
 
-/* The network ports near a GPU, which ring orders use in turn. */
+/* The network ports near a GPU, which channels use in turn. */
 typedef struct hk_ports {
   uint32_t n;
+  double share;               /* the part of the GPU's own link that one port fills */
   uint32_t at[HK_PORTS_MOST]; /* numbers below hk_wires.nports */
 } hk_ports;
 
@@ -35,11 +35,14 @@ typedef struct hk_traffic {
   double turns_us; /* on the fullest link of each step, one step after another; divided among all ring orders */
   double all_us;   /* the same if all steps are under way at once */
   double one_us;   /* the same on one ring order alone */
+  /* The parts of turns_us in the first steps of rounds without messages between hosts, and of the bytes between hosts
+   * in those of rounds without messages inside: they are not under way at the same time. */
+  double near_alone, far_alone;
+  int head; /* messages, one after another, before the first one between hosts */
   /* The most blocks that a network port (or a rank, if ports are not known) sends to other hosts or receives, if the
-   * message is divided among the first 2^k ring orders; the last: among all. On a single order, channels use the ports
-   * near their GPUs in turn. */
+   * message is divided among 2^k channels; the last: among `ways`. */
   double far[HK_TRAFFIC_ORDERS + 1];
-  int turns; /* so many orders or ports */
+  int ways; /* channels after which ring orders and ports repeat */
 } hk_traffic;
 
 typedef struct hk_outline {
@@ -68,4 +71,3 @@ hk_status hk_outlines_get(hk_outlines *o, const hk_algorithm *a, hk_coll coll, c
  * nothing is known of the links inside a host. */
 hk_status hk_traffic_of(hk_traffic *out, const hk_summary *s, int orders, int root, const struct hk_layout *layout,
                         const hk_wires *wires);
-#endif

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* All of the user's settings that affect selection, read once, in the same way by a communicator's init, `hocket plan`
  * and the simulator. */
-#ifndef HK_DECIDE_OVERRIDES_H
-#define HK_DECIDE_OVERRIDES_H
+#pragma once
 #include "../topo/paths.h"
 #include "machine.h"
 #include "select.h"
@@ -46,4 +45,3 @@ typedef struct hk_overrides {
  * minCTAs and maxCTAs.  HK_ERR_ARGUMENT says which setting is wrong.  Call hk_overrides_clear in any case. */
 hk_status hk_overrides_read(hk_overrides *o, const struct hk_settings *s, int min_channels, int max_channels);
 void hk_overrides_clear(hk_overrides *o);
-#endif

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Programs that a user brings: HOCKET_PROGRAMS names a folder of files. Each file that can be used becomes an algorithm
  * after the built-in ones: priced, restricted, chosen and run as they are. */
-#ifndef HK_DECIDE_PROGRAMS_H
-#define HK_DECIDE_PROGRAMS_H
+#pragma once
 #include "../formats/msccl.h"
 #include "select.h"
 
@@ -28,4 +27,3 @@ hk_status hk_user_programs_add(hk_user_programs *p, const char *path, unsigned s
 void hk_user_programs_drop(hk_user_programs *p, uint64_t hash);
 hk_status hk_user_programs_load(hk_user_programs **out, const char *folder, unsigned slots);
 void hk_user_programs_free(hk_user_programs *p); /* NULL is fine */
-#endif

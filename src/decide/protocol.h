@@ -8,8 +8,7 @@
  *
  * On the host device there is only Simple: a slot's number is in the payload's cache line already.
  */
-#ifndef HK_DECIDE_PROTOCOL_H
-#define HK_DECIDE_PROTOCOL_H
+#pragma once
 #include "../program/limits.h"
 
 typedef struct hk_protocol_info {
@@ -22,4 +21,3 @@ typedef struct hk_protocol_info {
   double copy;
 } hk_protocol_info;
 extern const hk_protocol_info hk_protocols[HK_PROTO_COUNT];
-#endif

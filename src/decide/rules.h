@@ -10,8 +10,7 @@
  * A * means "any", or "the cheapest by the model". Sizes are those of the larger of a rank's buffers; K, M and G are
  * powers of 1024; `to` is included. A rule whose algorithm cannot run, or is excluded by NCCL_ALGO, is skipped.
  */
-#ifndef HK_DECIDE_RULES_H
-#define HK_DECIDE_RULES_H
+#pragma once
 #include "select.h"
 
 typedef struct hk_rule {
@@ -40,4 +39,3 @@ static inline bool hk_rule_fits(const hk_rule *r, const hk_machine *m, hk_coll c
   return (r->coll < 0 || r->coll == (int)coll) && bytes >= r->from && bytes <= r->to &&
          (!r->nranks || r->nranks == m->team.nranks) && (!r->nhosts || r->nhosts == m->team.nhosts);
 }
-#endif

@@ -3,8 +3,7 @@
  * The selector: the cheapest (algorithm, protocol, channels) that the machine can run and the user allows. A pure
  * function of its arguments, so ranks with equal arguments get the same decision.
  */
-#ifndef HK_DECIDE_SELECT_H
-#define HK_DECIDE_SELECT_H
+#pragma once
 #include "../program/program.h"
 #include "machine.h"
 
@@ -70,4 +69,3 @@ typedef struct hk_alternative {
  * each barred protocol of an algorithm that can run). */
 hk_status hk_select_all(const hk_machine *m, const hk_filter *filter, hk_coll coll, size_t bytes,
                         hk_alternative out[HK_ALTERNATIVES], int *n);
-#endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Programs in MSCCL's XML, as MSCCL, RCCL and their compilers write them. */
-#ifndef HK_FORMATS_MSCCL_H
-#define HK_FORMATS_MSCCL_H
+#pragma once
 #include <stdbool.h>
 #include "../program/program.h"
 
@@ -27,4 +26,3 @@ typedef struct hk_msccl {
  */
 hk_status hk_msccl_read(hk_msccl *out, const char *file, const char *text, unsigned slots);
 void hk_msccl_free(hk_msccl *m);
-#endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The parts of an MSCCL file, for msccl*.c only. */
-#ifndef HK_FORMATS_MSCCL_FILE_H
-#define HK_FORMATS_MSCCL_FILE_H
+#pragma once
 #include <stdint.h>
 #include "../topo/xml_tree.h"
 #include "msccl.h"
@@ -57,4 +56,3 @@ hk_status hk_msccl_file_read(hk_msccl_file *f, const hk_xml_tree *t, hk_msccl *o
 enum { HK_MSCCL_COPIES = 1, HK_MSCCL_DIRECT = 2 };
 /* msccl_run.c: runs all blocks and makes the programs. */
 hk_status hk_msccl_run(hk_msccl_file *f, unsigned how, hk_program **programs);
-#endif

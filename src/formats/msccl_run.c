@@ -578,6 +578,11 @@ hk_status hk_msccl_run(hk_msccl_file *f, unsigned how, hk_program **programs) {
     msccl_run_count_scratch(&x, r);
   }
   for (int r = 0; r < f->nranks; r++) HK_TRY(msccl_run_build(&x, r, &programs[r]), out);
+  /* Copies of the lanes use channels from k * span on: the same on all ranks. */
+  uint16_t span = 0;
+  for (int r = 0; r < f->nranks; r++)
+    if (programs[r]->traits.span > span) span = programs[r]->traits.span;
+  for (int r = 0; r < f->nranks; r++) programs[r]->traits.span = span;
 out:
   free(last_write);
   msccl_run_end(&x);

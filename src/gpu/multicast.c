@@ -19,9 +19,9 @@ enum { LINE = HK_MULTICAST_LINE };
 /* A link of the sum for all (kernels/cuda/work.h): each rank gives one part. */
 static hk_gpu_link multicast_part_link(ncclComm_t c, const hk_link_need *need, unsigned channel) {
   const hk_multicast *m = hk_gpu_of(c)->group->multicast;
-  const hk_multicast_layout l = hk_multicast_layout_of(m, c->nranks);
-  const size_t me = (size_t)c->rank, data = hk_multicast_data(m, c->nranks, channel);
-  char *own = m->own[c->rank].base, *all = m->all[c->rank].base;
+  const hk_multicast_layout l = hk_multicast_layout_of(m);
+  const size_t me = (size_t)hk_multicast_place(&m->team, c->rank), data = hk_multicast_data(m, channel);
+  char *own = m->own[me].base, *all = m->all[me].base;
   char *mine = own + channel * l.given, *theirs = all + channel * l.given; /* signals: read here, written there */
   const bool sends = need->kind == HK_LINK_SUM_SEND;
   char *words = sends ? theirs + me * m->nslots * HK_MULTICAST_WORD : mine, *heads = sends ? mine : theirs + me * LINE;
@@ -34,16 +34,17 @@ static hk_gpu_link multicast_part_link(ncclComm_t c, const hk_link_need *need, u
                        .peer = need->peer,
                        .sends = sends,
                        .multi = HK_GPU_MULTI_SIGNAL | (sends ? 0 : HK_GPU_MULTI_SUM),
-                       .others = (uint32_t)c->nranks - 1};
+                       .others = (uint32_t)m->team.n - 1};
 }
 
 hk_gpu_link hk_gpu_multicast_link(ncclComm_t c, const hk_link_need *need, unsigned channel, bool first) {
   if (hk_link_in_group((hk_link_kind)need->kind)) return multicast_part_link(c, need, channel);
   const hk_multicast *m = hk_gpu_of(c)->group->multicast;
-  const size_t n = (size_t)c->nranks, me = (size_t)c->rank, peer = need->peer;
-  const hk_multicast_layout l = hk_multicast_layout_of(m, c->nranks);
-  const size_t data = hk_multicast_data(m, c->nranks, channel), lines = hk_multicast_lines(m, c->nranks, channel);
-  char *own = m->own[c->rank].base, *all = m->all[c->rank].base;
+  const size_t n = (size_t)m->team.n, me = (size_t)hk_multicast_place(&m->team, c->rank);
+  const size_t peer = (size_t)hk_multicast_place(&m->team, need->peer);
+  const hk_multicast_layout l = hk_multicast_layout_of(m);
+  const size_t data = hk_multicast_data(m, channel), lines = hk_multicast_lines(m, channel);
+  char *own = m->own[me].base, *all = m->all[me].base;
   char *mine = own + channel * l.given, *theirs = all + channel * l.given; /* signals: read here, written there */
   const bool sends = hk_link_sends((hk_link_kind)need->kind);
   const size_t adder = need->kind == HK_LINK_SEND ? peer : need->kind == HK_LINK_RECV ? me : peer;
@@ -94,37 +95,53 @@ bool hk_gpu_switch_reduces(const hk_call *call) {
   }
 }
 
-/* why: the reason against multicast memory, from facts that all ranks know; empty: none. */
+/* The first ranks of this rank's host, as many as fit. why: the reason against their multicast memory; empty: none. */
+static void multicast_find_team(ncclComm_t c, const hk_facts *facts, hk_multicast_team *t, char *why, size_t bytes) {
+  const int ranks = hk_wire_host_ranks(c, c->rank), first = hk_wire_host_ranks(c, 0);
+  why[0] = 0;
+  *t = (hk_multicast_team){.n = 0};
+  if (ranks < 2 || ranks != first)
+    snprintf(why, bytes, "its host has %d ranks and rank 0's %d, not equally many and at least two", ranks, first);
+  for (int r = 0; r < c->nranks; r++) {
+    if (!hk_wire_near(c, r)) continue;
+    for (int k = 0; k < r && !why[0]; k++)
+      if (hk_wire_near(c, k) && hk_gpu_fact_of(facts, k)->id == hk_gpu_fact_of(facts, r)->id)
+        snprintf(why, bytes, "ranks %d and %d share a GPU", k, r);
+    if (t->n < HK_MULTICAST_RANKS) t->rank[t->n++] = r;
+    t->processes = t->processes || hk_gpu_is_remote(c, r);
+  }
+  if (!why[0] && t->processes && !hk_gpu_of(c)->links->env->by_file)
+    snprintf(why, bytes, "processes cannot pass each other file descriptors of GPU memory");
+}
+
+/* The same for all ranks, from facts that all ranks know. */
 static void multicast_look_against(ncclComm_t c, const hk_facts *facts, int use, char *why, size_t bytes) {
   why[0] = 0;
-  for (int r = 0; r < c->nranks && !why[0]; r++) {
+  for (int r = 0; r < c->nranks && !why[0]; r++)
     if (!(hk_gpu_fact_of(facts, r)->multicast & use))
       snprintf(why, bytes, "the GPU of rank %d has no multicast, or NCCL_NVLS_ENABLE is 0 or nvlsHostMode forbids it",
                r);
-    else if (!hk_wire_near(c, r))
-      snprintf(why, bytes, "rank %d is on another host than rank 0", r);
-    for (int k = 0; k < r && !why[0]; k++)
-      if (hk_gpu_fact_of(facts, k)->id == hk_gpu_fact_of(facts, r)->id)
-        snprintf(why, bytes, "ranks %d and %d share a GPU", k, r);
-  }
-  if (!why[0] && hk_gpu_processes(hk_gpu_of(c)->links) && !hk_gpu_of(c)->links->env->by_file)
-    snprintf(why, bytes, "processes cannot pass each other file descriptors of GPU memory");
 }
 
 hk_status hk_gpu_multicast_join(ncclComm_t c, const hk_facts *facts) {
   hk_gpu *g = hk_gpu_of(c);
-  char why[120];
+  hk_multicast_team team;
+  char why[120], here[120];
   if (c->nranks < 2) return HK_OK;
+  multicast_find_team(c, facts, &team, here, sizeof here);
+  const int ranks = hk_wire_host_ranks(c, c->rank);
+  const bool one_host = ranks == c->nranks;
   multicast_look_against(c, facts, HK_GPU_MULTICAST_WINDOWS, why, sizeof why);
-  g->windows->multimem = !why[0];
+  g->windows->multimem = one_host && !why[0] && !here[0];
   multicast_look_against(c, facts, HK_GPU_MULTICAST_SUMS, why, sizeof why);
-  if (c->nranks > HK_MULTICAST_RANKS && !why[0])
-    snprintf(why, sizeof why, "%d ranks are more than %d", c->nranks, HK_MULTICAST_RANKS);
+  if (!here[0] && ranks > HK_MULTICAST_RANKS)
+    snprintf(here, sizeof here, "%d ranks are more than %d", ranks, HK_MULTICAST_RANKS);
+  if (one_host && !why[0]) snprintf(why, sizeof why, "%s", here); /* all ranks know it */
   if (why[0]) {
     /* On a GPU with multicast the loss is worth an INIT message. */
     HK_INFO(g->device->limits.multicast ? HK_SUB_INIT | HK_SUB_NVLS : HK_SUB_NVLS,
             "rank %d: no sums in the switch (NVLS): %s", c->rank, why);
     return HK_OK;
   }
-  return hk_multicast_join(g->links->env, g->group->multicast, g->blocks, &g->in_switch);
+  return hk_multicast_join(g->links->env, g->group->multicast, here[0] ? NULL : &team, here, g->blocks, &g->in_switch);
 }

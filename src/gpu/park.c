@@ -83,9 +83,10 @@ static void park_visit_all(ncclComm_t c, visitor *v) {
     park_visit(v, &k->memory, 0, 0, NULL, -1);
   v->stays += g->memory->pooled.bytes + g->links->page.bytes + hk_gpu_windows_held(g->windows);
   if (g->in_switch) {
-    const size_t signals = hk_multicast_signals(w->multicast, c->nranks);
-    park_visit(v, &w->multicast->own[c->rank], signals, hk_multicast_zeroed(w->multicast, c->nranks), NULL, -1);
-    park_visit(v, &w->multicast->all[c->rank], 0, 0, NULL, -1);
+    hk_multicast *m = w->multicast;
+    const int place = hk_multicast_place(&m->team, c->rank);
+    park_visit(v, &m->own[place], hk_multicast_signals(m), hk_multicast_zeroed(m), NULL, -1);
+    park_visit(v, &m->all[place], 0, 0, NULL, -1);
   }
 }
 
@@ -151,8 +152,9 @@ static hk_status park_suspend(ncclComm_t c) {
 static hk_status park_get_again(ncclComm_t c, hk_gpu_parked *p) {
   hk_gpu *g = hk_gpu_of(c);
   const hk_device_ops *ops = g->device->ops;
+  hk_multicast *m = g->group->multicast;
   if (p->memory->kind == HK_MEMORY_MULTICAST)
-    return ops->multicast->again(g->device, &g->group->multicast->own[c->rank], p->memory);
+    return ops->multicast->again(g->device, &m->own[hk_multicast_place(&m->team, c->rank)], p->memory);
   HK_OR_RETURN(ops->memory->unpark(g->device, p->memory, NULL, p->zeroed, g->queue));
   if (p->keep) HK_OR_RETURN(ops->copy(g->device, p->memory->base, p->copy, p->keep, g->queue));
   return HK_OK;

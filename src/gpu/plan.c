@@ -27,20 +27,12 @@ static hk_status plan_check_program(const hk_plan *plan) {
   return HK_OK;
 }
 
-/* True if a switch moves the link's data.  Then all instructions that use the link have the flag. */
-static bool plan_link_in_switch(const hk_program *p, unsigned link) {
-  hk_scan s = {.end = p->ninstrs};
-  for (const hk_instr *i; (i = hk_scan_next(&s, hk_program_instrs(p)));) {
-    const hk_operand *o = hk_instr_operands(p, i);
-    for (unsigned k = 0; i->flags & HK_INSTR_IN_SWITCH && k < (unsigned)i->ndst + i->nsrc; k++)
-      if (o[k].space == HK_LINK && link >= o[k].link && link - o[k].link < (o[k].flags & HK_OPERAND_STEP ? s.times : 1))
-        return true;
-  }
-  return false;
-}
-static bool plan_first_receive(const hk_link_need *needs, unsigned i) {
+/* The first of the program's links in a switch from other ranks, on its channel. */
+static bool plan_first_receive(const hk_program *p, unsigned i) {
+  const hk_link_need *needs = hk_program_links(p);
   for (unsigned k = 0; k < i; k++)
-    if (needs[k].kind == HK_LINK_RECV) return false;
+    if (needs[k].kind == HK_LINK_RECV && needs[k].channel == needs[i].channel && hk_program_link_in_switch(p, k))
+      return false;
   return true;
 }
 
@@ -48,16 +40,18 @@ static const hk_program *plan_program_of(const hk_plan *plan, unsigned order) {
   return order ? plan->more[order - 1] : plan->program;
 }
 
-/* The links of one copy of the lanes, whose channels begin at `at`. Offers them if `links` is NULL; else fills `links`,
- * for messages of `bytes`. */
-static hk_status plan_links_of(ncclComm_t c, const hk_program *p, unsigned at, uint64_t bytes, hk_gpu_link *links) {
+/* The links of copy number `copy` of the lanes, whose channels begin at `at`; in a switch they follow those of the copy
+ * before. Offers them if `links` is NULL; else fills `links`, for messages of `bytes`. */
+static hk_status plan_links_of(ncclComm_t c, const hk_program *p, unsigned copy, unsigned at, uint64_t bytes,
+                               hk_gpu_link *links) {
   const hk_link_need *needs = hk_program_links(p);
   for (unsigned k = 0; k < p->nlinks; k++) {
     const hk_link_need *need = &needs[k];
     unsigned channel = need->channel + at;
     hk_gpu_endpoint *end;
-    if (plan_link_in_switch(p, k) || need->kind == HK_LINK_MCAST_SEND || need->kind == HK_LINK_MCAST_RECV) {
-      if (links) links[k] = hk_gpu_multicast_link(c, need, channel, plan_first_receive(needs, k));
+    if (hk_program_link_in_switch(p, k)) {
+      const unsigned in_switch = copy * p->traits.switch_span + need->channel;
+      if (links) links[k] = hk_gpu_multicast_link(c, need, in_switch, plan_first_receive(p, k));
       continue;
     }
     if (need->kind != HK_LINK_SEND && need->kind != HK_LINK_RECV)
@@ -78,17 +72,17 @@ static hk_status plan_links_of(ncclComm_t c, const hk_program *p, unsigned at, u
 static hk_status plan_each_link(ncclComm_t c, const hk_plan *plan, uint64_t bytes, hk_gpu_link *links) {
   const hk_gpu_plan *gp = plan->device;
   for (unsigned k = 0; k < plan->channels; k++)
-    HK_OR_RETURN(plan_links_of(c, plan_program_of(plan, k % plan->orders), k * gp->span, bytes,
+    HK_OR_RETURN(plan_links_of(c, plan_program_of(plan, k % plan->orders), k, k * gp->span, bytes,
                                links ? links + k * gp->nlinks : NULL));
   return HK_OK;
 }
 
-bool hk_gpu_uses_switch(const hk_program *p) { return p->traits.in_switch || p->traits.multicasts; }
+bool hk_gpu_uses_switch(const hk_program *p) { return p->traits.switch_span > 0; }
 unsigned hk_gpu_most_channels(const struct ncclComm *c, const hk_program *p, unsigned span) {
   unsigned most = hk_gpu_of(c)->blocks / (p->nlanes > span ? p->nlanes : span);
-  if (hk_gpu_uses_switch(p) && most > hk_gpu_of(c)->group->multicast->channels)
-    most = hk_gpu_of(c)->group->multicast->channels;
-  return most;
+  if (!hk_gpu_uses_switch(p)) return most;
+  const unsigned in_switch = hk_gpu_of(c)->group->multicast->channels / p->traits.switch_span;
+  return most < in_switch ? most : in_switch;
 }
 
 hk_status hk_gpu_bind(ncclComm_t c, hk_plan *plan, unsigned span, const hk_call *call) {

@@ -166,7 +166,7 @@ void hk_gpu_process_group_leave(hk_gpu_process_group *w) {
   HK_LIST_REMOVE(groups, w, next);
   pthread_mutex_unlock(&table_lock);
   /* Failures to free are logged; nothing else can be done about them. */
-  hk_multicast_free(w->multicast, w->devices, w->nranks);
+  hk_multicast_free(w->multicast, w->devices);
   for (int r = 0; r < w->nranks; r++) {
     while (w->fifos[r]) {
       hk_gpu_fifo *f = w->fifos[r];

@@ -78,6 +78,7 @@ static uint64_t topology_hash(const hk_paths *paths, const hk_seat *seats, int n
       const hk_path *p = hk_path_between(paths, seats[i].node, near[k]);
       h = hk_hash_mix(h, near[k] - t->first_of[HK_NODE_NET]);
       h = hk_hash_mix(hk_hash_mix(h, p->cls), (uint64_t)(1e3 * (double)p->gbps));
+      h = hk_hash_mix(h, (uint64_t)(1e3 * (double)t->edges[paths->hops[p->first]].gbps));
     }
     for (int k = 0; k < n; k++) {
       const hk_path *p = hk_path_between(paths, seats[i].node, seats[k].node);

@@ -14,7 +14,7 @@ enum { MAX_U8 = 255, MAX_U16 = 65535, MAX_LANES = 255, LINK_KINDS = HK_LINK_KIND
 struct hk_builder {
   hk_build what;
   hk_status error; /* the first error; HK_OK if there is none */
-  unsigned split, parts, scratch;
+  unsigned split, parts, scratch, span;
   bool in_switch;
 
   hk_lane *lanes;
@@ -94,8 +94,11 @@ void hk_build_scratch(hk_builder *b, unsigned blocks) {
     b->scratch = blocks;
 }
 
-void hk_build_in_switch(hk_builder *b) { b->in_switch = true; }
+void hk_build_in_switch(hk_builder *b, bool on) { b->in_switch = on; }
 bool hk_builder_in_switch(const hk_builder *b) { return b->in_switch; }
+int hk_builder_rank(const hk_builder *b) { return b->what.rank; }
+
+void hk_build_span(hk_builder *b, unsigned span) { b->span = span; }
 
 void hk_build_lane(hk_builder *b) {
   if (b->error) return;
@@ -378,6 +381,7 @@ hk_status hk_builder_finish(hk_builder *b, const char *algorithm, hk_program **o
   }
   if (!b->error) builder_drop_unused_links(b);
   if (!b->error) b->error = builder_lay_out(b, algorithm, out);
+  if (!b->error && (*out)->traits.span < b->span) (*out)->traits.span = (uint16_t)b->span;
   hk_status rc = b->error;
   builder_free(b);
   return rc;

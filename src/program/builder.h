@@ -22,9 +22,13 @@ void hk_build_split(hk_builder *b, unsigned blocks);
 /* HK_PART_WHOLE collectives: the parts of each message (default 1), which are then the blocks. */
 void hk_build_parts(hk_builder *b, unsigned parts);
 void hk_build_scratch(hk_builder *b, unsigned blocks);
-/* From here on, the data of links goes through a switch that reduces and copies (HK_INSTR_IN_SWITCH). */
-void hk_build_in_switch(hk_builder *b);
+/* The channels below `span` belong to the program, even if this rank uses fewer: copies of the lanes use the channels
+ * from k * span on, which must be the same on all ranks. */
+void hk_build_span(hk_builder *b, unsigned span);
+/* From here on, the data of links goes through a switch that reduces and copies (HK_INSTR_IN_SWITCH), or not. */
+void hk_build_in_switch(hk_builder *b, bool on);
 bool hk_builder_in_switch(const hk_builder *b);
+int hk_builder_rank(const hk_builder *b);
 /* Starts the next lane; the calls below append to it. */
 void hk_build_lane(hk_builder *b);
 /* The channel of the links that the current lane makes from here on; by default the lane's number. */

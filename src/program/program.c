@@ -203,3 +203,16 @@ void hk_program_dump(const hk_program *p, FILE *to) {
           p->ninstrs);
   for (unsigned lane = 0; lane < p->nlanes; lane++) program_dump_lane(p, lane, to);
 }
+
+int hk_program_link_in_switch(const hk_program *p, unsigned link) {
+  const uint8_t kind = hk_program_links(p)[link].kind;
+  hk_scan s = {.end = p->ninstrs};
+  if (kind == HK_LINK_MCAST_SEND || kind == HK_LINK_MCAST_RECV) return 1;
+  for (const hk_instr *i; p->traits.in_switch && (i = hk_scan_next(&s, hk_program_instrs(p)));) {
+    const hk_operand *o = hk_instr_operands(p, i);
+    for (unsigned k = 0; i->flags & HK_INSTR_IN_SWITCH && k < (unsigned)i->ndst + i->nsrc; k++)
+      if (o[k].space == HK_LINK && link >= o[k].link && link - o[k].link < (o[k].flags & HK_OPERAND_STEP ? s.times : 1))
+        return 1;
+  }
+  return 0;
+}

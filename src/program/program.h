@@ -157,10 +157,10 @@ enum {
   HK_INSTR_TABLE = 2, /* the operands are in the side table at `table`, not in `inline_operands` */
   HK_INSTR_COPY = 4,  /* links carry copies, never references: later instructions may overwrite the source at once */
   /* Its links lie in memory of a switch that reduces and copies (NVLS); both ends of a link have the flag. Several
-   * sources must be this rank's input and one link from every other rank. The switch makes their sum: it reads the same
-   * slot of all ranks at once, in an unknown order. An executor without such a switch makes the sum itself. With links
-   * of a sum (HK_LINK_SUM_SEND) the switch acts as the network: when a rank reads, it adds the slots that all ranks
-   * have sent. */
+   * sources must be this rank's input and one link from every other rank of its host. The switch makes their sum: it
+   * reads the same slot of all ranks at once, in an unknown order. An executor without such a switch makes the sum
+   * itself. With links of a sum (HK_LINK_SUM_SEND) the switch acts as the network: when a rank reads, it adds the slots
+   * that all ranks have sent. */
   HK_INSTR_IN_SWITCH = 8
 };
 enum { HK_INLINE_OPERANDS = 3 };
@@ -189,7 +189,7 @@ HK_ASSERT(sizeof(hk_instr) == 32, "an instruction is 32 bytes");
 typedef enum hk_link_kind {
   HK_LINK_SEND,       /* to `peer` */
   HK_LINK_RECV,       /* from `peer` */
-  HK_LINK_MCAST_SEND, /* one slot that every other rank reads; peer is the rank itself */
+  HK_LINK_MCAST_SEND, /* one slot that every other rank of the host reads; peer is the rank itself */
   HK_LINK_MCAST_RECV, /* reads the multicast slots of `peer` */
   /* The network makes a sum (CollNet; inside a host, a switch: HK_INSTR_IN_SWITCH). The ranks of a group form a circle:
    * a sending link names the next rank, a receiving link the previous one. Slot k of a receiving link is the sum of
@@ -242,7 +242,7 @@ typedef struct hk_lane {
 /* What a program does, found when it is finished (summary.c). */
 typedef struct hk_traits {
   uint16_t max_operands; /* of an instruction */
-  uint16_t span;         /* one more than the highest channel of its links */
+  uint16_t span;         /* one more than the highest channel of its links; equal on all ranks */
   /* Blocks that the rank reads and writes in one wave if links are in memory; by_reference: if data that can be sent by
    * reference is not written into slots. */
   uint32_t moves, moves_by_reference;
@@ -259,8 +259,9 @@ typedef struct hk_traits {
   /* It adds nothing, and sends only data from the user's buffers, over links with one reader. So if ranks read each
    * other's memory, links can carry references to all of it, and slots need no room for data. */
   uint8_t refers;
-  uint8_t unused[3]; /* programs are compared as bytes, so there are no gaps */
-  uint16_t parts;    /* HK_PART_WHOLE: blocks of a message, if there are several; else 0 */
+  uint8_t unused;       /* programs are compared as bytes, so there are no gaps */
+  uint16_t parts;       /* HK_PART_WHOLE: blocks of a message, if there are several; else 0 */
+  uint16_t switch_span; /* one more than the highest channel of its links in a switch, multicasts too; 0: it has none */
 } hk_traits;
 HK_ASSERT(sizeof(hk_traits) == 24, "without gaps");
 
@@ -322,6 +323,9 @@ HK_INLINE int hk_instr_lands(const hk_instr *i, const hk_operand *o) {
   }
   return outputs == 1;
 }
+
+/* True if the link's data goes through a switch: all instructions that use it have the flag. */
+int hk_program_link_in_switch(const hk_program *p, unsigned link);
 
 /* How many blocks a space has, for the modulo of strided operands. */
 HK_INLINE unsigned hk_space_blocks(const hk_program *p, hk_space s) {

@@ -14,12 +14,18 @@ static int summary_kind(const hk_program *p, const hk_operand *o) {
   return o->space == HK_LINK && o->link < p->nlinks ? hk_program_links(p)[o->link].kind : -1;
 }
 
+static void summary_switch(const hk_link_need *l, hk_traits *t) {
+  if (l->channel >= t->switch_span) t->switch_span = (uint16_t)(l->channel + 1);
+}
+
 static void summary_links(const hk_program *p, hk_traits *t) {
   t->span = 1;
   for (uint32_t k = 0; k < p->nlinks; k++) {
     const hk_link_need *l = &hk_program_links(p)[k];
     if (l->channel >= t->span) t->span = (uint16_t)(l->channel + 1);
-    t->multicasts |= l->kind == HK_LINK_MCAST_SEND || l->kind == HK_LINK_MCAST_RECV;
+    const bool multicast = l->kind == HK_LINK_MCAST_SEND || l->kind == HK_LINK_MCAST_RECV;
+    t->multicasts |= multicast;
+    if (multicast) summary_switch(l, t);
     t->in_groups |= hk_link_in_group((hk_link_kind)l->kind);
     t->in_rounds |= hk_link_in_rounds((hk_link_kind)l->kind);
   }
@@ -105,6 +111,8 @@ hk_traits hk_traits_of(const hk_program *p) {
     const unsigned operands = (unsigned)i->ndst + i->nsrc;
     if (operands > t.max_operands) t.max_operands = (uint16_t)operands;
     t.in_switch |= (i->flags & HK_INSTR_IN_SWITCH) != 0;
+    for (unsigned k = 0; i->flags & HK_INSTR_IN_SWITCH && k < operands; k++)
+      if (summary_kind(p, &o[k]) >= 0) summary_switch(&hk_program_links(p)[o[k].link], &t);
     t.refers &= summary_refers(p, i, o);
     t.moves += s.times * summary_moves(i, o, false);
     t.moves_by_reference += s.times * summary_moves(i, o, true);
@@ -226,8 +234,7 @@ static void summary_volume(hk_summary *out, hk_summary_run *x) {
     summary_add(&out->most, &out->all, v, (uint64_t)(x->nranks / x->period));
     out->one_way |= v->received[HK_ANYWHERE] == 0;
     summary_fan(out, x, r);
-    out->multicasts |= p->traits.multicasts;
-    out->in_switch |= p->traits.in_switch;
+    if (p->traits.switch_span > out->switch_span) out->switch_span = p->traits.switch_span;
     out->one_shot |= p->traits.one_shot;
     out->refers = (r == 0 || out->refers) && p->traits.refers;
     if (p->scratch_blocks > out->scratch) out->scratch = p->scratch_blocks;

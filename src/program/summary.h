@@ -64,9 +64,10 @@ typedef struct hk_summary {
   uint64_t leaving, entering; /* blocks that the busiest host sends to others; that one receives */
   /* The most that a rank has. fan: sending links; far_fan: those to other hosts; scratch: blocks. */
   uint32_t fan, far_fan, scratch;
-  bool multicasts, in_switch, one_shot; /* hk_traits, of any rank */
-  bool refers;                          /* likewise, of all ranks */
-  bool one_way; /* some rank receives nothing: it waits for no answer, and runs ahead of the others */
+  uint32_t switch_span; /* hk_traits, the largest */
+  bool one_shot;        /* likewise, of any rank */
+  bool refers;          /* likewise, of all ranks */
+  bool one_way;         /* some rank receives nothing: it waits for no answer, and runs ahead of the others */
   uint32_t nmaps;
   hk_map *maps; /* messages between two ranks, in the order of `after`; multicasts and groups are not in it */
 } hk_summary;

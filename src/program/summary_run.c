@@ -68,7 +68,7 @@ static hk_status run_send(hk_summary_run *x, const hk_summary_thread *t, hk_summ
     if (e->reach == HK_INSIDE) run_count_port(x, v, e, blocks);
   }
   if (e->group) return run_send_group(x, &x->groups[e->group - 1], e->filled++, t->now);
-  if (count && e->n == 1) HK_OR_RETURN(run_note(x, e, t->now));
+  if (count && e->n == 1 && blocks) HK_OR_RETURN(run_note(x, e, t->now));
   for (uint32_t k = 0; k < e->n; k++)
     HK_OR_RETURN(run_deliver(x, x->receivers[e->first + k], t->now + round_of[e->reach]));
   return HK_OK;

@@ -46,6 +46,8 @@ typedef struct hk_verify_options {
   hk_order least; /* with `orders`: a weaker order is a fault */
   /* Uneven collective: the seed of the random number of waves in which each block takes part. 0: in all waves. */
   uint64_t lengths;
+  /* [nranks]: ranks of one host have equal numbers; NULL: one host. Multicasts and switches join those of one host. */
+  const uint16_t *host;
 } hk_verify_options;
 
 typedef struct hk_verify_report {

@@ -206,6 +206,16 @@ static inline uint32_t hk_channel_readable(const hk_channel *c) {
 static inline uint32_t hk_channel_sent_for(const hk_channel *c, uint32_t got) {
   return (got / c->out_each + 1) * c->in_each - 1;
 }
+/* Ranks on one host, and the number of ranks on a rank's host. */
+static inline bool hk_is_near(const hk_verifier *v, int a, int b) {
+  const uint16_t *host = v->options.host;
+  return !host || host[a] == host[b];
+}
+static inline int hk_ranks_near(const hk_verifier *v, int rank) {
+  int near = 0;
+  for (int r = 0; r < v->nranks; r++) near += hk_is_near(v, rank, r);
+  return near;
+}
 static inline unsigned hk_out_blocks_of(const hk_verifier *v, int rank) {
   const hk_program *p = v->programs[rank];
   return hk_coll_has_output((hk_coll)p->coll, rank, p->root) ? p->out_blocks : 0;

@@ -94,6 +94,8 @@ static hk_status verify_links_join_readers(hk_verifier *v, pairing *s, int sende
     uint32_t c = multicast ? s->multicasts[l->channel] : s->by_peer[(size_t)r * s->channels + l->channel];
     if (c == HK_NOWHERE)
       return verify_links_link_fault(v, r, link, "that rank has no link which sends on this channel");
+    if (multicast && !hk_is_near(v, sender, r))
+      return verify_links_link_fault(v, r, link, "that rank is on another host, which a multicast does not reach");
     hk_channel *channel = &v->channels[c];
     if (l->kind != channel->kind + 1)
       return verify_links_link_fault(v, r, link,
@@ -120,7 +122,7 @@ static hk_status verify_links_close_channels(hk_verifier *v, pairing *s, int r) 
     const hk_channel *c = &v->channels[v->ends[v->first_end[r] + k]];
     if (!multicast && !c->nreaders)
       return verify_links_link_fault(v, r, k, "that rank has no link which receives on this channel");
-    if (multicast && c->nreaders + 1 != (uint32_t)v->nranks)
+    if (multicast && (int)c->nreaders + 1 != hk_ranks_near(v, r))
       return verify_links_link_fault(v, r, k, "not every other rank has a link which receives it on this channel");
     if (multicast)
       s->multicasts[l[k].channel] = HK_NOWHERE;

@@ -133,7 +133,8 @@ static hk_status verify_static_check_destinations(const place_in_program *at, co
   return HK_OK;
 }
 
-/* Checks what a switch supports: the sum of this rank's input and one slot from each other rank, all of one channel. */
+/* Checks what a switch supports: the sum of this rank's input and one slot from each other rank of its host, all of one
+ * channel. */
 static hk_status verify_static_check_in_switch(const place_in_program *at, const hk_instr *i, const hk_operand *o) {
   const hk_link_need *links = hk_program_links(at->p), *first = NULL;
   const hk_operand *src = o + i->ndst;
@@ -142,12 +143,13 @@ static hk_status verify_static_check_in_switch(const place_in_program *at, const
   if (!uses) return REJECT(at, "it is in the switch, but uses no link");
   if (i->nsrc < 2 || !i->ndst) return HK_OK;
   at->v->switch_adds = true;
-  if (i->nsrc != at->p->nranks)
-    return REJECT(at, "it adds %u sources in the switch, which adds those of all %u ranks", i->nsrc, at->p->nranks);
+  const int near = hk_ranks_near(at->v, at->p->rank);
+  if (i->nsrc != near)
+    return REJECT(at, "it adds %u sources in the switch, which adds those of all %d ranks", i->nsrc, near);
   for (unsigned k = 0; k < i->nsrc; k++) {
     if (src[k].space == HK_IN) continue;
     const hk_link_need *l = src[k].space == HK_LINK ? &links[src[k].link] : NULL;
-    if (!l || l->kind != HK_LINK_RECV)
+    if (!l || l->kind != HK_LINK_RECV || !hk_is_near(at->v, at->p->rank, l->peer))
       return REJECT(at, "source %u is neither input nor a link from one rank: the switch cannot add it", k);
     if (src[k].flags & HK_OPERAND_STEP)
       return REJECT(at, "source %u goes from link to link: the switch reads the same ones always", k);

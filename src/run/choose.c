@@ -119,8 +119,7 @@ static hk_status choose_chunk_of(ncclComm_t c, const hk_machine *m, const hk_dec
                                  size_t block, size_t *out) {
   const hk_coll coll = (hk_coll)plan->program->coll;
   const hk_protocol protocol = d->protocol;
-  if (plan->channels <= 1 && protocol == HK_PROTO_SIMPLE && !plan->program->traits.in_switch &&
-      !plan->program->traits.multicasts)
+  if (plan->channels <= 1 && protocol == HK_PROTO_SIMPLE && !plan->program->traits.switch_span)
     return hk_choose_chunk(m, d->algorithm, coll, block, out);
   hk_machine as = hk_machine_as(m, protocol, (int)plan->channels);
   as.slot_bytes = c->backend->slot_bytes(c, plan->program, hk_collnet_slot_bytes(c, plan->program, as.slot_bytes));

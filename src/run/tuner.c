@@ -90,8 +90,13 @@ void hk_tuner_free(hk_tuner *t) {
 static const struct {
   enum tuner_algorithm theirs;
   const char *ours;
-} known[] = {{TUNER_TREE, "tree"}, {TUNER_RING, "ring"}, {TUNER_RING, "chain"},
-             {TUNER_NVLS, "nvls"}, {TUNER_PAT, "pat"},   {TUNER_COLLNET_DIRECT, "collnet"}};
+} known[] = {{TUNER_TREE, "tree"},
+             {TUNER_RING, "ring"},
+             {TUNER_RING, "chain"},
+             {TUNER_NVLS, "nvls"},
+             {TUNER_NVLS_TREE, "nvlstree"},
+             {TUNER_PAT, "pat"},
+             {TUNER_COLLNET_DIRECT, "collnet"}};
 static const hk_protocol protocols[TUNER_PROTOCOLS] = {
     [TUNER_LL] = HK_PROTO_LL, [TUNER_LL128] = HK_PROTO_LL128, [TUNER_SIMPLE] = HK_PROTO_SIMPLE};
 

@@ -157,20 +157,29 @@ static const hk_channel_order *cluster_ring_hop(const hk_sim_cluster *w, int hos
   return rings && rings->nchannels ? &rings->at[channel % rings->nchannels] : NULL;
 }
 
+enum { NEAR_NETS = 16 };
+static uint32_t cluster_near_nets(const hk_sim_cluster *w, int rank, uint32_t nets[NEAR_NETS]) {
+  const hk_seat *s = &w->seats[rank];
+  return hk_paths_near_nets(w->paths[hk_sim_cluster_kind(w, s->host)], s->node, nets, NEAR_NETS);
+}
+
 /* One of the nearest NETs; channels take turns over equal ones. */
 static uint32_t cluster_near_net(const hk_sim_cluster *w, int rank, int channel) {
-  uint32_t nets[16], equal = 1;
-  const hk_seat *s = &w->seats[rank];
-  const hk_paths *p = w->paths[hk_sim_cluster_kind(w, s->host)];
-  uint32_t n = hk_paths_nets(p, s->node, nets, HK_ARRAY_LENGTH(nets));
-  if (!n) return UINT32_MAX;
-  const hk_path *best = hk_path_between(p, s->node, nets[0]);
-  while (equal < n) {
-    const hk_path *path = hk_path_between(p, s->node, nets[equal]);
-    if (path->cls != best->cls || path->gbps < best->gbps) break;
-    equal++;
+  uint32_t nets[NEAR_NETS], n = cluster_near_nets(w, rank, nets);
+  return n ? nets[(uint32_t)channel % n] : UINT32_MAX;
+}
+
+int hk_sim_cluster_turns(const hk_sim_cluster *w, int channels) {
+  uint32_t nets[NEAR_NETS];
+  int turns = channels;
+  for (int h = 0; h < w->c->nhosts; h++) {
+    if (h && hk_sim_cluster_kind(w, h) == hk_sim_cluster_kind(w, h - 1)) continue; /* it has the same */
+    for (uint32_t r = w->first_rank[h]; r < w->first_rank[h + 1]; r++) {
+      const int n = (int)cluster_near_nets(w, (int)r, nets);
+      for (const int step = turns; n && turns % n;) turns += step;
+    }
   }
-  return nets[(uint32_t)channel % equal];
+  return turns;
 }
 
 /* The NET of a host on a rail. */

@@ -6,8 +6,7 @@
  * goes to that class's representative. Each of `size[a]` senders sends what each of `size[b]` receivers gets, so the
  * receiver's links carry size[a] / size[b] times the flow.
  */
-#ifndef HK_SIM_CLUSTER_H
-#define HK_SIM_CLUSTER_H
+#pragma once
 #include "../topo/search.h"
 #include "flow.h"
 
@@ -81,6 +80,8 @@ static inline uint32_t hk_sim_cluster_cores(const hk_sim_cluster *w, int rank) {
 
 /* The route from a rank of a representative to any rank, for data of `channel`. */
 hk_status hk_sim_cluster_route(const hk_sim_cluster *w, int from, int to, int channel, hk_route *out);
+/* The least multiple of `channels` after which all ranks use their nearest NETs again from the first. */
+int hk_sim_cluster_turns(const hk_sim_cluster *w, int channels);
 /* The NETs at which data between the two ranks leaves one host and enters the other. */
 void hk_sim_cluster_nets(const hk_sim_cluster *w, int from, int to, int channel, uint32_t *out, uint32_t *in);
 /* The edge between a GPU and its NVSwitch, UINT32_MAX if there is none; `down`: towards the GPU. */
@@ -95,4 +96,3 @@ int hk_sim_cluster_spine(const hk_sim_cluster *w, int from_host, const hk_node *
 int hk_sim_cluster_leaves(const hk_sim_cluster *w); /* 0: one switch for all hosts, so only ports limit */
 /* Bytes a microsecond from a leaf to one spine. */
 double hk_sim_cluster_uplink(const hk_sim_cluster *w);
-#endif

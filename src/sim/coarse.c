@@ -13,6 +13,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include "../base/array.h"
 #include "model.h"
 #include "run.h"
 
@@ -91,49 +92,64 @@ out:
 
 /* ---- the fabric of folded hosts ---- */
 
+/* A link that crosses spines, on one channel. */
 typedef struct crossing {
-  int up, down; /* index of leaf and spine */
-  uint32_t side;
+  int up, down;  /* index of leaf and spine */
+  uint32_t side; /* the one that represents it */
 } crossing;
 
-/* Calls `each` for every link of every host that crosses spines, on every channel. */
-static hk_status coarse_for_crossings(coarse *c, void (*each)(coarse *, const crossing *, double *), double *loads) {
+typedef struct crossings {
+  crossing *at;
+  size_t n, room;
+} crossings;
+
+/* Appends the rank's links that cross spines, on the channels that a simulated one represents. */
+static hk_status coarse_find_crossings(const coarse *c, int r, int channel, crossings *out) {
   hk_sim *s = c->s;
   const hk_sim_cluster *w = &s->cluster;
-  for (int r = 0; r < w->nranks; r++) {
-    const hk_program *p;
-    HK_OR_RETURN(hk_programs_get(&s->programs, r, 0, &p));
-    const hk_link_need *l = hk_program_links(p);
-    for (uint32_t i = 0; i < p->nlinks; i++) {
-      int a = w->seats[r].host, b = w->seats[l[i].peer].host;
-      uint32_t side = s->first_side[(size_t)hk_sim_cluster_rep(w, r) * (size_t)s->channels] + i, leave, enter;
-      if (l[i].kind != HK_LINK_SEND || a == b || c->by_side[side] <= 0) continue;
-      hk_sim_cluster_nets(w, r, l[i].peer, 0, &leave, &enter);
-      if (leave == UINT32_MAX || enter == UINT32_MAX) continue;
-      const hk_node *x = &hk_sim_cluster_topo(w, a)->nodes[leave], *y = &hk_sim_cluster_topo(w, b)->nodes[enter];
-      int la = hk_sim_cluster_leaf(w, a, x), lb = hk_sim_cluster_leaf(w, b, y);
-      if (la == lb) continue;
-      for (int k = 0; k < s->all_channels; k++) {
-        int spine = hk_sim_cluster_spine(w, a, x, b, y, k);
-        crossing at = {.up = 2 * (la * w->spines + spine), .down = 2 * (lb * w->spines + spine) + 1, .side = side};
-        each(c, &at, loads);
-      }
+  const hk_program *p;
+  HK_OR_RETURN(hk_programs_get(&s->programs, r, channel, &p));
+  const hk_link_need *l = hk_program_links(p);
+  const size_t first = (size_t)hk_sim_cluster_rep(w, r) * (size_t)s->channels + (size_t)channel;
+  for (uint32_t i = 0; i < p->nlinks; i++) {
+    int a = w->seats[r].host, b = w->seats[l[i].peer].host;
+    uint32_t side = s->first_side[first] + i, leave, enter;
+    if (l[i].kind != HK_LINK_SEND || a == b || c->by_side[side] <= 0) continue;
+    hk_sim_cluster_nets(w, r, l[i].peer, channel, &leave, &enter);
+    if (leave == UINT32_MAX || enter == UINT32_MAX) continue;
+    const hk_node *x = &hk_sim_cluster_topo(w, a)->nodes[leave], *y = &hk_sim_cluster_topo(w, b)->nodes[enter];
+    int la = hk_sim_cluster_leaf(w, a, x), lb = hk_sim_cluster_leaf(w, b, y);
+    if (la == lb) continue;
+    for (int k = channel; k < s->all_channels; k += s->channels) {
+      int spine = hk_sim_cluster_spine(w, a, x, b, y, k);
+      if (!HK_RESERVE(out->at, out->room, out->n + 1)) return HK_FAIL_ERRNO("no memory for %zu links", out->n + 1);
+      out->at[out->n++] =
+          (crossing){.up = 2 * (la * w->spines + spine), .down = 2 * (lb * w->spines + spine) + 1, .side = side};
     }
   }
   return HK_OK;
 }
 
-static void coarse_add_load(coarse *c, const crossing *at, double *loads) {
-  double bytes = c->by_side[at->side] * c->s->alike * c->s->channels / c->s->all_channels;
-  loads[at->up] += bytes;
-  loads[at->down] += bytes;
-}
-
-/* Records the largest load of the links that a side represents, on any channel. */
-static void coarse_worst_load(coarse *c, const crossing *at, double *loads) {
-  double most = loads[at->up] > loads[at->down] ? loads[at->up] : loads[at->down];
-  double us = most / hk_sim_cluster_uplink(&c->s->cluster);
-  if (us > c->uplink[at->side]) c->uplink[at->side] = us;
+/* Records for each side the largest load of the links that it represents, on any channel. */
+static hk_status coarse_load_crossings(coarse *c, double *loads) {
+  hk_status rc = HK_OK;
+  const hk_sim_cluster *w = &c->s->cluster;
+  crossings all = {.n = 0};
+  for (int r = 0; r < w->nranks; r++) {
+    for (int k = 0; k < c->s->channels; k++) HK_TRY(coarse_find_crossings(c, r, k, &all), out);
+    if (hk_sim_cluster_rep(w, r) != r) hk_programs_drop(&c->s->programs, r);
+  }
+  for (const crossing *x = all.at; x < all.at + all.n; x++) {
+    loads[x->up] += c->by_side[x->side];
+    loads[x->down] += c->by_side[x->side];
+  }
+  for (const crossing *x = all.at; x < all.at + all.n; x++) {
+    double us = fmax(loads[x->up], loads[x->down]) / hk_sim_cluster_uplink(w);
+    c->uplink[x->side] = fmax(c->uplink[x->side], us);
+  }
+out:
+  free(all.at);
+  return rc;
 }
 
 /* Shifted hosts send many flows over each uplink, so the hash is assumed to spread them evenly over the spines. Returns
@@ -151,19 +167,20 @@ static hk_status coarse_load_shifted(coarse *c, int leaves) {
   const hk_node *x = NULL, *y = NULL;
   int by = 0, hosts = 0;
   double bytes = 0;
-  for (uint32_t r = 0; r < w->first_rank[1]; r++) {
+  for (size_t at = 0; at < (size_t)w->first_rank[1] * (size_t)s->channels; at++) {
+    const int r = (int)at / s->channels, channel = (int)at % s->channels;
     const hk_program *p;
-    HK_OR_RETURN(hk_programs_get(&s->programs, (int)r, 0, &p));
+    HK_OR_RETURN(hk_programs_get(&s->programs, r, channel, &p));
     const hk_link_need *l = hk_program_links(p);
     for (uint32_t i = 0; i < p->nlinks; i++) {
-      uint32_t side = s->first_side[(size_t)r * (size_t)s->channels] + i, leave, enter;
+      uint32_t side = s->first_side[at] + i, leave, enter;
       int host = w->seats[l[i].peer].host;
       if (l[i].kind != HK_LINK_SEND || host == 0 || c->by_side[side] <= 0) continue;
-      hk_sim_cluster_nets(w, (int)r, l[i].peer, 0, &leave, &enter);
+      hk_sim_cluster_nets(w, r, l[i].peer, channel, &leave, &enter);
       if (leave == UINT32_MAX || enter == UINT32_MAX) continue;
       if (&t->nodes[leave] != x || &t->nodes[enter] != y || by != host) /* consecutive links often use the same NETs */
         hosts = coarse_count_crossing(w, x = &t->nodes[leave], y = &t->nodes[enter], by = host);
-      bytes += c->by_side[side] * s->alike * s->channels * hosts;
+      bytes += c->by_side[side] * s->alike * hosts;
       c->uplink[side] = hosts;
     }
   }
@@ -174,16 +191,13 @@ static hk_status coarse_load_shifted(coarse *c, int leaves) {
 }
 
 static hk_status coarse_load_fabric(coarse *c) {
-  hk_status rc = HK_OK;
   const hk_sim_cluster *w = &c->s->cluster;
   int leaves = hk_sim_cluster_leaves(w);
   if (!leaves) return HK_OK;
   if (w->shifted) return coarse_load_shifted(c, leaves);
   double *loads = calloc(2 * (size_t)leaves * (size_t)w->spines, sizeof *loads);
   if (!loads) return HK_FAIL_ERRNO("no memory for %d leaf switches", leaves);
-  HK_TRY(coarse_for_crossings(c, coarse_add_load, loads), out);
-  rc = coarse_for_crossings(c, coarse_worst_load, loads);
-out:
+  hk_status rc = coarse_load_crossings(c, loads);
   free(loads);
   return rc;
 }

@@ -12,8 +12,7 @@
  * the other flows of that resource are computed too, and so on. A resource cannot be short if all its flows fit at
  * their own limits; most resources are like that, and are skipped.
  */
-#ifndef HK_SIM_FLOW_H
-#define HK_SIM_FLOW_H
+#pragma once
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -96,4 +95,3 @@ void hk_net_cancel(hk_net *n, hk_sim_event *e);
 /* Computes the rates that changed, then takes the next event out of the heap and sets the clock; NULL: there are no
  * more events. */
 hk_status hk_net_next(hk_net *n, hk_sim_event **out);
-#endif

@@ -24,8 +24,7 @@ void hk_programs_free(hk_programs *p) {
   *p = (hk_programs){0};
 }
 
-/* Frees a rank's programs; they are built again on demand. */
-static void fold_drop_programs(hk_programs *p, int rank) {
+void hk_programs_drop(hk_programs *p, int rank) {
   for (int order = 0; order < p->norders; order++) {
     hk_program **at = &p->at[(size_t)order * (size_t)p->what.nranks + (size_t)rank];
     hk_program_free(*at);
@@ -156,7 +155,7 @@ static hk_status fold_look_shifted(const hk_sim_cluster *w, hk_programs *program
     HK_OR_RETURN(hk_programs_get(programs, hk_sim_cluster_rep(w, (int)r), 0, &first));
     HK_OR_RETURN(hk_programs_get(programs, (int)r, 0, &p));
     *same = hk_program_is_shifted(first, p, (int)r - first->rank);
-    fold_drop_programs(programs, (int)r);
+    hk_programs_drop(programs, (int)r);
   }
   return HK_OK;
 }

@@ -2,8 +2,7 @@
 /* The simulator's constants, equal for all machines; the cost model shares those of GPUs. Values that differ between
  * machines (bandwidths, link latencies, memory) are in the topology. docs/simulator.md has this table with the
  * sources. */
-#ifndef HK_SIM_MODEL_H
-#define HK_SIM_MODEL_H
+#pragma once
 #include "../decide/gpu.h"
 
 /* ---- CPU ranks ---- */
@@ -17,4 +16,3 @@
 #define HK_SIM_SOCKET_US 4.0    /* one message through it */
 #define HK_SIM_CACHE (32 << 20) /* bytes of all buffers of a CPU's ranks that its caches hold */
 #define HK_SIM_REF_BYTES 16384  /* from this size on a slot may refer to the sender's memory */
-#endif

@@ -11,8 +11,7 @@
  *
  * A thread is one lane of one rank on one channel.  An end is one side of a link on one channel.  A message is
  * published to the ends that read it, with its time of arrival. A consumed message returns a credit in the same way. */
-#ifndef HK_SIM_RUN_H
-#define HK_SIM_RUN_H
+#pragma once
 #include "../collectives/algorithm.h"
 #include "../program/cursor.h"
 #include "../program/summary.h"
@@ -32,6 +31,7 @@ typedef struct hk_programs {
 hk_status hk_programs_init(hk_programs *p, const hk_algorithm *a, const hk_build *what, int norders);
 void hk_programs_free(hk_programs *p);
 hk_status hk_programs_get(hk_programs *p, int rank, int channel, const hk_program **out);
+void hk_programs_drop(hk_programs *p, int rank); /* frees the rank's; they are built again on demand */
 /* Finds hosts whose ranks do the same, with partners that do the same: fills w->rep and w->size. With more than
  * HK_SIM_SIDES links, or with `shifted`, builds only a few hosts' programs; all must be shifted copies of the first
  * host's. */
@@ -64,15 +64,16 @@ typedef struct hk_side {
   double us_per_byte;              /* sender to another host, at flow level */
   uint32_t needs, gives, passed;   /* rounds: after each `needs` messages or credits, the targets get `gives` of them */
   bool waiting;                    /* the thread waits for this side */
-  bool sends, multicast;
-  bool summed; /* GPUs: the switch adds the data of all ranks in the slot */
+  bool sends, multicast, switched; /* switched: its slots are in a switch */
+  bool summed;                     /* GPUs: the switch adds the data of all ranks in the slot */
 } hk_side;
 
 /* Counts one more message or credit; returns how many the side's targets get now. */
 static inline uint32_t hk_side_passes(hk_side *e) { return ++e->passed % e->needs ? 0 : e->gives; }
-/* A sender's credits at the beginning; a scatter has one round more. */
+/* A sender's credits at the beginning; a scatter has one round more. `nslots`: of links that are in no switch. */
 static inline uint32_t hk_side_credits(const hk_side *e, uint32_t nslots) {
-  return e->sends ? nslots + (e->needs > 1 ? e->needs : 0) : 0;
+  const uint32_t slots = e->switched && nslots > HK_GPU_SWITCH_SLOTS ? HK_GPU_SWITCH_SLOTS : nslots;
+  return e->sends ? slots + (e->needs > 1 ? e->needs : 0) : 0;
 }
 
 enum { HK_T_READY, HK_T_BLOCKED, HK_T_STARTING, HK_T_MOVING, HK_T_QUEUED, HK_T_DRAINING, HK_T_DONE };
@@ -170,4 +171,3 @@ static inline void hk_times_pop(hk_times *q) {
   q->head++;
   q->count--;
 }
-#endif

@@ -132,21 +132,22 @@ static hk_status sim_decide(const hk_simulator *x, hk_coll coll, size_t bytes, c
 
 /* ---- what it costs ---- */
 
-/* *yes: the program's slots are in a switch, which has fewer slots. */
-static hk_status sim_is_switched(const hk_simulator *x, const hk_decision *d, hk_coll coll, bool *yes) {
-  const hk_outline *o;
-  HK_OR_RETURN(hk_outlines_get(x->machine.outlines, d->algorithm, coll, &o));
-  *yes = o && hk_is_switched(&x->machine, o);
+/* A switch has slots for a few channels. */
+static hk_status sim_limit_channels(hk_sim *s) {
+  const hk_program *p;
+  HK_OR_RETURN(hk_programs_get(&s->programs, 0, 0, &p));
+  const int most = p->traits.switch_span ? HK_GPU_SWITCH_CHANNELS / p->traits.switch_span : s->channels;
+  if (s->channels > most && hk_sim_cluster_gpu(&s->cluster, 0)) s->channels = most > 1 ? most : 1;
   return HK_OK;
 }
 
 /* The message as the executor gets it. */
-static hk_status sim_launch(hk_sim *s, const hk_simulator *x, const hk_decision *d, size_t bytes, bool switched) {
+static hk_status sim_launch(hk_sim *s, const hk_simulator *x, const hk_decision *d, size_t bytes) {
   const hk_program *p;
   HK_OR_RETURN(hk_programs_get(&s->programs, 0, 0, &p));
   size_t total = p->partition == HK_PART_WHOLE ? bytes / (size_t)x->nranks : bytes, block = hk_block_bytes(p, total, 1);
   hk_machine as = hk_machine_as(&x->machine, d->protocol, s->channels);
-  s->nslots = switched ? HK_GPU_SWITCH_SLOTS : x->machine.nslots;
+  s->nslots = x->machine.nslots;
   size_t chunk = s->options->chunk;
   if (!chunk) HK_OR_RETURN(hk_choose_chunk(&as, d->algorithm, s->coll, block, &chunk));
   s->sizes = hk_sizes_for(p, total, block, chunk ? chunk : 1);
@@ -175,7 +176,7 @@ static void sim_take_constants(hk_sim *s, const hk_simulator *x, const hk_decisi
     s->wake_us = x->machine.switch_us * ceil((double)x->machine.team.ranks_per_host / cores);
 }
 
-/* Channels with the same programs do the same at flow level: one represents all. */
+/* Channels with the same programs and the same NETs do the same at flow level: one represents all. */
 static hk_status sim_fold_channels(hk_sim *s) {
   const hk_program *a, *b;
   bool same = true;
@@ -187,6 +188,7 @@ static hk_status sim_fold_channels(hk_sim *s) {
     for (uint32_t i = 0; i < a->nlinks && same; i++) same = x[i].peer == y[i].peer;
   }
   int orders = same ? 1 : s->programs.norders;
+  if (s->cluster.c->nhosts > 1) orders = hk_sim_cluster_turns(&s->cluster, orders);
   if (s->channels > orders) s->channels = orders;
   s->alike = (double)s->all_channels / s->channels;
   return HK_OK;
@@ -209,12 +211,10 @@ static hk_status sim_prepare(hk_sim *s, const hk_simulator *x, const hk_decision
                              const hk_sim_options *o) {
   hk_build what = {.coll = coll, .nranks = x->nranks, .layout = x->layout};
   *s = (hk_sim){.options = o, .coll = coll, .channels = d->channels};
-  bool switched;
-  HK_OR_RETURN(sim_is_switched(x, d, coll, &switched));
-  if (switched && s->channels > HK_GPU_SWITCH_CHANNELS) s->channels = HK_GPU_SWITCH_CHANNELS;
   HK_OR_RETURN(hk_sim_cluster_init(&s->cluster, x->c, x->seats, x->nranks, x->paths, x->rings, o->seed));
   HK_OR_RETURN(hk_programs_init(&s->programs, d->algorithm, &what, x->layout ? x->layout->nchannels : 1));
-  HK_OR_RETURN(sim_launch(s, x, d, bytes, switched));
+  HK_OR_RETURN(sim_limit_channels(s));
+  HK_OR_RETURN(sim_launch(s, x, d, bytes));
   sim_take_constants(s, x, d);
   /* No more channels than chunks. */
   size_t chunks = (s->sizes.longest + s->sizes.chunk - 1) / s->sizes.chunk;

@@ -9,8 +9,7 @@
  * equal surroundings are folded into one and transfers are flows. docs/simulator.md has the model, its constants and
  * its error.
  */
-#ifndef HK_SIM_SIM_H
-#define HK_SIM_SIM_H
+#pragma once
 #include <stdio.h>
 #include "../decide/machine.h"
 #include "../program/program.h"
@@ -91,4 +90,3 @@ hk_status hk_sim_run(hk_sim_result *out, const hk_simulator *x, hk_coll coll, si
 void hk_sim_result_clear(hk_sim_result *r);
 /* Chrome's JSON trace format. */
 hk_status hk_sim_trace(const hk_sim_result *r, FILE *to);
-#endif

@@ -137,6 +137,7 @@ static hk_status wire_open_sides(hk_sim *s, int rank, int channel) {
     e->thread = thread + needs[i].lane;
     e->sends = hk_link_sends((hk_link_kind)needs[i].kind);
     wire_set_round(s, e, (hk_link_kind)needs[i].kind);
+    e->switched = s->gpu && hk_program_link_in_switch(p, i);
     e->multicast = needs[i].kind == HK_LINK_MCAST_SEND || needs[i].kind == HK_LINK_MCAST_RECV;
     e->summed = s->gpu && (needs[i].kind == HK_LINK_SUM_SEND || needs[i].kind == HK_LINK_SUM_RECV);
     /* A sum in the network loads a rank's links like a message to the next rank of the group. A gather loads them like
@@ -144,7 +145,7 @@ static hk_status wire_open_sides(hk_sim *s, int rank, int channel) {
     if (e->sends && needs[i].kind != HK_LINK_MCAST_SEND) HK_OR_RETURN(wire_open_sender(s, e, rank, channel, &needs[i]));
     if (!e->sends) HK_OR_RETURN(wire_open_receiver(s, e, rank, channel, &needs[i]));
     if (needs[i].kind == HK_LINK_MCAST_SEND) {
-      e->credits = s->nslots;
+      e->credits = hk_side_credits(e, s->nslots);
       e->peer = rank;
       e->us = (float)(s->gpu ? s->sync_us * (1 - HK_GPU_SYNC_LANE) + 0.7 : HK_SIM_MEMORY_US);
     }
@@ -194,7 +195,8 @@ static hk_status wire_tie_links(hk_sim *s, ties *t, int rank, int channel) {
   for (uint32_t i = 0; i < p->nlinks; i++) {
     uint32_t mine = wire_side_of(s, rank, channel, i), other;
     bool all = needs[i].kind == HK_LINK_MCAST_SEND;
-    for (int peer = all ? 0 : needs[i].peer; peer < (all ? s->cluster.nranks : needs[i].peer + 1); peer++) {
+    const uint32_t *first = &s->cluster.first_rank[s->cluster.seats[rank].host]; /* a multicast is for the host */
+    for (int peer = all ? (int)first[0] : needs[i].peer; peer < (all ? (int)first[1] : needs[i].peer + 1); peer++) {
       if (all && peer == rank) continue;
       HK_OR_RETURN(wire_other_side(s, rank, channel, &needs[i], peer, &near, &other));
       if (other == HK_SIM_NONE && all) continue;

@@ -16,7 +16,8 @@ typedef struct options {
   bool all;
 } options;
 
-hk_status hk_prove(const hk_program *const *programs, int nranks, const hk_proof_options *o, hk_verify_report *report) {
+hk_status hk_prove(const hk_program *const *programs, int nranks, const uint16_t *host, const hk_proof_options *o,
+                   hk_verify_report *report) {
   const unsigned slots = (unsigned)o->slots;
   hk_status rc = HK_OK;
   hk_order order = HK_ORDER_FIXED;
@@ -28,6 +29,7 @@ hk_status hk_prove(const hk_program *const *programs, int nranks, const hk_proof
                            .in_place = k % 2,
                            .lengths = (uint64_t)k / 2,
                            .orders = true,
+                           .host = host,
                            .least = o->fixed_order ? HK_ORDER_FIXED : HK_ORDER_VARIES};
     rc = hk_verify(programs, nranks, &v, report);
     if (!v.lengths && report->order < order) order = report->order;
@@ -124,19 +126,13 @@ out:
   return rc;
 }
 
-/* Ranks divided among hosts as evenly as possible, neighbours together. */
-static hk_status verify_build_on(const hk_algorithm *a, hk_coll coll, int nranks, int nhosts, int root,
-                                 hk_program ***out) {
-  hk_status rc = HK_OK;
-  hk_layout *layout = NULL;
+/* Ranks divided among hosts as evenly as possible, neighbours together. NULL: one host. */
+static hk_status verify_layout_of(int nranks, int nhosts, hk_layout **out) {
   uint64_t *host = calloc((size_t)nranks, sizeof *host);
   *out = NULL;
   if (!host) return HK_FAIL_ERRNO("no memory for %d ranks", nranks);
   for (int r = 0; r < nranks; r++) host[r] = (uint64_t)r * (uint64_t)nhosts / (uint64_t)nranks;
-  if (nhosts > 1) HK_TRY(hk_layout_new(&layout, nranks, host, NULL, NULL, 1), out);
-  rc = hk_proof_build(a, &(hk_build){.coll = coll, .nranks = nranks, .root = root, .layout = layout}, out);
-out:
-  hk_layout_free(layout);
+  hk_status rc = nhosts > 1 ? hk_layout_new(out, nranks, host, NULL, NULL, 1) : HK_OK;
   free(host);
   return rc;
 }
@@ -165,8 +161,12 @@ static hk_status verify_prove_one(const hk_algorithm *a, hk_coll coll, const opt
     int root = hk_coll_has_root(coll) ? o->root : 0;
     if (root >= n || !hk_algorithm_supports(a, &team, coll)) continue;
     hk_program **p = NULL;
-    if ((rc = verify_build_on(a, coll, n, o->hosts, root, &p)) != HK_OK) return rc;
-    rc = hk_prove((const hk_program *const *)p, n, &proof, &report);
+    hk_layout *layout;
+    HK_OR_RETURN(verify_layout_of(n, o->hosts, &layout));
+    rc = hk_proof_build(a, &(hk_build){.coll = coll, .nranks = n, .root = root, .layout = layout}, &p);
+    if (rc == HK_OK) rc = hk_prove((const hk_program *const *)p, n, layout ? layout->host : NULL, &proof, &report);
+    hk_layout_free(layout);
+    if (!p) return rc;
     if (report.order < order) order = report.order;
     if (!cases++) first = n;
     last = n;

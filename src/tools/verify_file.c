@@ -161,7 +161,7 @@ static int verify_file_prove_set(const source *s, const hk_program **programs, c
                                  const hk_proof_options *o, hk_json *w) {
   const hk_program *head = programs[0];
   hk_verify_report report;
-  hk_status rc = hk_prove(programs, head->nranks, o, &report);
+  hk_status rc = hk_prove(programs, head->nranks, NULL, o, &report);
   if (rc != HK_OK && rc != HK_ERR_INTERNAL) return hk_tool_wrong("%s: %s", s->path, report.message);
   int line = piece_of && report.message[0] && report.rank >= 0
                  ? verify_file_line_of(&s->pieces[piece_of[report.rank]], report.instr)

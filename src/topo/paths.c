@@ -404,3 +404,10 @@ uint32_t hk_paths_nets(const hk_paths *p, uint32_t node, uint32_t *nets, uint32_
   }
   return n;
 }
+
+uint32_t hk_paths_near_nets(const hk_paths *p, uint32_t node, uint32_t *nets, uint32_t most) {
+  const uint32_t n = hk_paths_nets(p, node, nets, most);
+  uint32_t near = 0;
+  while (near < n && paths_as_near(hk_path_between(p, node, nets[near]), hk_path_between(p, node, nets[0]))) near++;
+  return near;
+}

@@ -63,3 +63,5 @@ static inline const hk_path *hk_path_between(const hk_paths *p, uint32_t from, u
 /* The NETs nearest to a GPU or CPU, best first. Equally near NETs are distributed among the GPUs with the same distance
  * to them. Returns the number (at most `most`). */
 uint32_t hk_paths_nets(const hk_paths *p, uint32_t node, uint32_t *nets, uint32_t most);
+/* Those of them that are as near as the first one: channels use them in turn. */
+uint32_t hk_paths_near_nets(const hk_paths *p, uint32_t node, uint32_t *nets, uint32_t most);

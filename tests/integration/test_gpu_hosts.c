@@ -43,10 +43,10 @@ TEST_LOOP(hosts, 3) {
 }
 
 /* LL, between the hosts for small slots only; the algorithms that know of hosts. */
-TEST_LOOP(algorithms, 2) {
-  static const char *const names[] = {"hier", "rail"};
+TEST_LOOP(algorithms, 3) {
+  static const char *const names[] = {"hier", "rail", "halving"}; /* halving: a rank sends to itself */
   setenv("NCCL_ALGO", names[_i], 1);
-  setenv("NCCL_PROTO", _i ? "Simple" : "LL", 1);
+  setenv("NCCL_PROTO", _i == 1 ? "Simple" : "LL", 1);
   ck_assert_int_eq(run_processes(4, 1, 2, 2, collectives), 0);
 }
 

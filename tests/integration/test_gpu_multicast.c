@@ -306,6 +306,37 @@ static void without_switch(gpu_place *p) {
   each_call(p, &c, 1);
 }
 
+/* A switch inside each host, and a ring or trees over the network between them. */
+static void in_switches(gpu_place *p) {
+  static const size_t counts[] = {1, 333, 16001};
+  for (int r = p->first; r < p->first + p->each; r++) ck_assert(hk_gpu_of(p->g.comm[r])->in_switch);
+  for (size_t i = 0; i < 2 * HK_ARRAY_LENGTH(counts); i++) {
+    gpu_call c = {.coll = HK_ALLREDUCE,
+                  .count = counts[i / 2],
+                  .type = i % 2 ? ncclBfloat16 : ncclFloat32,
+                  .op = i < 2 ? ncclAvg : ncclSum,
+                  .in_place = i == 3};
+    each_call(p, &c, c.in_place ? 1 : 3);
+  }
+}
+TEST_LOOP(hosts, 4) {
+  static const int shapes[][4] = {{2, 3, 8, 2}, {6, 1, 8, 3}}; /* processes, ranks of each, devices, hosts */
+  const int *s = shapes[_i / 2];
+  setenv("NCCL_ALGO", _i % 2 ? "NVLSTree" : "NVLS", 1);
+  setenv("HOCKET_SLOT_BYTES", "8192", 1);
+  log_to_files();
+  ck_assert_int_eq(run_processes(s[0], s[1], s[2], s[3], in_switches), 0);
+  ck_assert(logged(_i % 2 ? "AllReduce by nvlstree" : "AllReduce by nvls:") && !logged("choosing from all"));
+  logged(NULL);
+}
+TEST(unequal_hosts) {
+  setenv("NCCL_ALGO", "NVLS", 1);
+  log_to_files();
+  ck_assert_int_eq(run_processes(3, 1, 8, 2, without_switch), 0);
+  ck_assert(logged("not equally many"));
+  logged(NULL);
+}
+
 /* What one process cannot do, none does: pass descriptors, open the object, bind memory. */
 TEST_LOOP(processes_without, 2) {
   static const char *const reasons[] = {"file descriptors of GPU memory", "multicast object"};

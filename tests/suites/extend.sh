@@ -14,8 +14,8 @@ cp -a Makefile mk src include docs scripts "$copy" && cp -a tests/{support,cudae
   xargs -0 cp -a --parents -t "$copy/$HK_BUILD")
 
 # An algorithm: a file and a line.
-cp tests/extend/backring.c "$copy/src/collectives"
-echo 'HK_ALGORITHM(backring)' >>"$copy/src/collectives/registry.def"
+cp tests/extend/crossed.c "$copy/src/collectives"
+echo 'HK_ALGORITHM(crossed)' >>"$copy/src/collectives/registry.def"
 # A transport: a file and a line, before the one that it is preferred to.
 cp tests/extend/threads.c "$copy/src/transport"
 sed -i 's/^HK_TRANSPORT(shm)/HK_TRANSPORT(threads)\n&/' "$copy/src/transport/registry.def"
@@ -34,9 +34,9 @@ cd "$copy" || exit 1
   { grep -v '^  CC' out | tail -n 20; exit 1; }
 compiled=$(grep -c '^  CC' out)
 scripts/layers.sh >out || { cat out; exit 1; }
-NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,P2P,TUNING NCCL_ALGO=allreduce:backring timeout 60 "$HK_BUILD/tests/test_extended" >out 2>&1 ||
+NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,P2P,TUNING NCCL_ALGO=allreduce:crossed timeout 60 "$HK_BUILD/tests/test_extended" >out 2>&1 ||
   { echo "exit code $?"; grep -v INFO out | tail -n 20; exit 1; }
-for line in 'AllReduce by backring' 'MirrorGather by mirror' 'rank 0 reaches rank 1 via threads' 'rank 0 reaches rank 0 via self'; do
+for line in 'AllReduce by crossed' 'MirrorGather by mirror' 'rank 0 reaches rank 1 via threads' 'rank 0 reaches rank 0 via self'; do
   grep -q "$line" out || { echo "no line like \"$line\":"; tail -n 20 out; exit 1; }
 done
 echo "an algorithm, a transport and a collective work; $compiled files compiled"

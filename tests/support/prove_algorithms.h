@@ -65,6 +65,10 @@ typedef struct prove_range {
 
 static inline void prove(const hk_algorithm *a, hk_coll coll, int nranks, int root, prove_range range) {
   hk_program **p = prove_build(a, coll, nranks, root);
+  for (int r = 1; r < nranks; r++) /* copies of the lanes use channels from k * span on: the same on all ranks */
+    ck_assert_msg(p[r]->traits.span == p[0]->traits.span,
+                  "%s %s, %d ranks, root %d: rank %d uses %u channels, rank 0 %u", a->name, hk_coll_name(coll), nranks,
+                  root, r, p[r]->traits.span, p[0]->traits.span);
   for (unsigned slots = range.first_slots; slots <= range.last_slots; slots++) {
     int runs = hk_coll_uneven(coll) ? 8 : 2; /* with equal lengths, then with random ones */
     for (int k = 0; k < runs; k++) {

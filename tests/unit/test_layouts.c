@@ -89,7 +89,7 @@ static void prove_layout(const hk_algorithm *a, const hk_layout *l, int channel)
   m.team.ranks_per_host = l->most;
   m.team.least_per_host = l->least;
   m.team.multicast = l->nhosts == 1;
-  m.team.in_network = l->nhosts > 1;
+  m.team.in_network = m.team.in_switch = l->nhosts > 1;
   for (int c = 0; c < HK_COLL_COUNT; c++) {
     if (!hk_algorithm_supports(a, &m.team, (hk_coll)c)) continue;
     int roots = hk_coll_has_root((hk_coll)c) ? l->nranks : 1;
@@ -100,7 +100,7 @@ static void prove_layout(const hk_algorithm *a, const hk_layout *l, int channel)
         ck_assert_int_eq(hk_algorithm_build(a, &what, &p[what.rank]), HK_OK);
       for (unsigned slots = 2; slots <= 4; slots += 2) {
         for (int in_place = 0; in_place < 2; in_place++) {
-          hk_verify_options o = {.slots = slots, .waves = 3, .in_place = in_place, .orders = true};
+          hk_verify_options o = {.slots = slots, .waves = 3, .in_place = in_place, .orders = true, .host = l->host};
           if (a->fixed_order >> c & 1u) o.least = HK_ORDER_FIXED;
           hk_verify_report report;
           hk_status rc = hk_verify((const hk_program *const *)p, l->nranks, &o, &report);
@@ -188,7 +188,7 @@ TEST(rings_enter_hosts_once) {
 
 /* What hierarchical algorithms say over the network: equal local ranks only. */
 TEST(rails_only) {
-  static const char *const names[] = {"hier", "hiertree", "rail"};
+  static const char *const names[] = {"hier", "hiertree", "nvlstree", "rail"};
   static const int sizes[] = {4, 4, 4, 4};
   hk_layout *l = make_layout(sizes, 4, BLOCKED);
   for (unsigned k = 0; k < HK_ARRAY_LENGTH(names); k++) {
@@ -208,6 +208,51 @@ TEST(rails_only) {
     }
   }
   hk_layout_free(l);
+}
+
+/* Programs for a switch of four ranks, on two hosts of two: its sums and its multicasts end at the host. */
+TEST_LOOP(switch_of_one_host, 2) {
+  static const hk_coll colls[] = {HK_REDUCE_SCATTER, HK_ALLGATHER};
+  static const char *const reasons[] = {"which adds those of all 2 ranks", "which a multicast does not reach"};
+  static const uint16_t host[] = {0, 0, 1, 1};
+  hk_program **p = prove_build(hk_algorithm_by_name("nvls"), colls[_i], 4, 0);
+  const hk_verify_options o = {.slots = 2, .waves = 1, .host = host};
+  hk_verify_report report;
+  ck_assert_int_ne(hk_verify((const hk_program *const *)p, 4, &o, &report), HK_OK);
+  ck_assert_msg(strstr(report.message, reasons[_i]) != NULL, "%s", report.message);
+  prove_free(p, 4);
+}
+
+/* Copies of a program's lanes use channels from k * span on, so ranks must have equal spans: those of hosts with one
+ * rank, and those that send nothing to other hosts, too. */
+TEST(spans_are_equal) {
+  for (int hosts = 2; hosts < 6; hosts++)
+    for (int per = 2; per < 5; per++) {
+      int sizes[6];
+      for (int h = 0; h < hosts; h++) sizes[h] = h ? per : 1;
+      const int n = 1 + per * (hosts - 1);
+      hk_layout *l = make_layout(sizes, hosts, BLOCKED);
+      const hk_team team = {.nranks = n,
+                            .nhosts = hosts,
+                            .ranks_per_host = per,
+                            .least_per_host = 1,
+                            .in_network = true,
+                            .overlap = true};
+      for (int i = 0; hk_algorithms[i]; i++)
+        for (int c = 0; c < HK_COLL_COUNT; c++) {
+          unsigned span = 0;
+          for (int r = 0; r < n && hk_algorithm_supports(hk_algorithms[i], &team, (hk_coll)c); r++) {
+            hk_program *p;
+            const hk_build what = {.coll = (hk_coll)c, .rank = r, .nranks = n, .layout = l};
+            ck_assert_int_eq(hk_algorithm_build(hk_algorithms[i], &what, &p), HK_OK);
+            if (r == 0) span = p->traits.span;
+            ck_assert_msg(p->traits.span == span, "%s %s: rank %d of %d uses %u channels, rank 0 %u",
+                          hk_algorithms[i]->name, hk_coll_name((hk_coll)c), r, n, p->traits.span, span);
+            hk_program_free(p);
+          }
+        }
+      hk_layout_free(l);
+    }
 }
 
 int main(void) { return suite_main("layouts", .timeout = 600); }

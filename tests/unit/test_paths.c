@@ -237,6 +237,7 @@ TEST(nearest_nets) {
     ck_assert_uint_eq(hk_paths_nets(p, nth(t, HK_NODE_GPU, g), nets, 2), 2);
     ck_assert_uint_eq(nets[0], nth(t, HK_NODE_NET, g));
     ck_assert_uint_eq(nets[1], nth(t, HK_NODE_NET, g ^ 1));
+    ck_assert_uint_eq(hk_paths_near_nets(p, nth(t, HK_NODE_GPU, g), nets, 8), 2);
   }
   done(t, p);
   t = m_cpu_host(2, 0);

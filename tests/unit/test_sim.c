@@ -251,7 +251,7 @@ static const struct {
 
 TEST(flow_level) {
   static const char *const machines[] = {"nodes=4 of dgx-h100", "nodes=8 of dgx-h100",
-                                         "nodes=8 of 4xa100:nvswitch6 nic=4x200 fabric=rail,leaf=4,spines=4,adaptive"};
+                                         "nodes=8 of 4xa100:nvswitch6 nic=8x100 fabric=rail,leaf=4,spines=4,adaptive"};
   double worst = 0;
   for (unsigned m = 0; m < HK_ARRAY_LENGTH(machines); m++) {
     hk_cluster *c;

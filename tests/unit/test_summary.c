@@ -70,15 +70,16 @@ TEST_LOOP(counts_of_the_simulator, HK_ARRAY_LENGTH(machines)) {
 
 /* ---- chains and maps ---- */
 
+enum { RANKS = 32 };
 typedef struct built {
-  hk_program *programs[16];
+  hk_program *programs[RANKS];
   hk_layout *layout;
   hk_summary s;
 } built;
 
 static void build(built *b, const char *algorithm, hk_coll coll, int n, int hosts) {
   const hk_algorithm *a = hk_algorithm_by_name(algorithm);
-  uint64_t host[16];
+  uint64_t host[RANKS];
   *b = (built){.layout = NULL};
   for (int r = 0; r < n; r++) host[r] = (uint64_t)(r * hosts / n);
   ck_assert(hk_layout_new(&b->layout, n, host, NULL, NULL, 1) == HK_OK);
@@ -91,7 +92,7 @@ static void build(built *b, const char *algorithm, hk_coll coll, int n, int host
 }
 
 static void drop(built *b) {
-  for (int r = 0; r < 16; r++) hk_program_free(b->programs[r]);
+  for (int r = 0; r < RANKS; r++) hk_program_free(b->programs[r]);
   hk_layout_free(b->layout);
   hk_summary_clear(&b->s);
 }
@@ -115,8 +116,12 @@ static const struct {
     {"binomial", HK_REDUCE, 16, 1, {{4, 0}, {0, 0}}},
     {"doubling", HK_ALLREDUCE, 8, 1, {{3, 0}, {3, 0}}},
     {"doubling", HK_ALLREDUCE, 16, 4, {{4, 2}, {4, 2}}},
-    /* a lane exchanges block after block: 4 + 2 + 1, and back */
-    {"halving", HK_ALLREDUCE, 8, 1, {{14, 0}, {14, 0}}},
+    /* three steps and back; after each, all of it has come: a message from the rank to itself */
+    {"halving", HK_ALLREDUCE, 8, 1, {{12, 0}, {12, 0}}},
+    /* blocks in pairs: 1, 1, 2 */
+    {"pat", HK_ALLGATHER, 8, 1, {{4, 0}, {4, 0}}},
+    /* ten steps, of which two have 16 blocks, eight at a time */
+    {"halving", HK_ALLREDUCE, 32, 1, {{24, 0}, {24, 0}}},
     {"flat", HK_ALLREDUCE, 8, 1, {{1, 0}, {1, 0}}},
 };
 

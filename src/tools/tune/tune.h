@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Shared by the parts of `hocket tune`: measuring, fitting the model's constants to the times, and writing them. */
-#ifndef HK_TOOLS_TUNE_H
-#define HK_TOOLS_TUNE_H
+#pragma once
 #include "../../decide/machine.h"
 
 enum { HK_TUNE_RANKS = 64 };
@@ -57,4 +56,3 @@ double hk_tune_error(const hk_tune_table *tables, int n, const hk_constants *k);
  * before the measurement, which takes long. */
 bool hk_tune_can_save(const char *path);
 int hk_tune_save(const char *path, const hk_constants *k); /* returns an exit code */
-#endif

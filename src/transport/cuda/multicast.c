@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Set-up and end of multicast memory. multicast.h has the layout. */
 #include "multicast.h"
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -15,9 +16,9 @@ static size_t multicast_whole_lines(size_t bytes) {
   return (bytes + HK_MULTICAST_LINE - 1) / HK_MULTICAST_LINE * HK_MULTICAST_LINE;
 }
 
-hk_multicast_layout hk_multicast_layout_of(const hk_multicast *m, int nranks) {
+hk_multicast_layout hk_multicast_layout_of(const hk_multicast *m) {
   hk_multicast_layout l = {0};
-  const size_t n = (size_t)nranks, each = m->nslots * m->slot_bytes, words = m->nslots * HK_MULTICAST_WORD;
+  const size_t n = (size_t)m->team.n, each = m->nslots * m->slot_bytes, words = m->nslots * HK_MULTICAST_WORD;
   l.part_done = 4 * n * HK_MULTICAST_LINE;
   l.word = l.part_done + 2 * HK_MULTICAST_LINE;
   l.adds = l.word + multicast_whole_lines(n * n * words);
@@ -30,60 +31,73 @@ hk_multicast_layout hk_multicast_layout_of(const hk_multicast *m, int nranks) {
   l.end = l.part + each;
   return l;
 }
-size_t hk_multicast_signals(const hk_multicast *m, int nranks) {
-  return m->channels * hk_multicast_layout_of(m, nranks).given;
+size_t hk_multicast_signals(const hk_multicast *m) { return m->channels * hk_multicast_layout_of(m).given; }
+static size_t multicast_lines_of(const hk_multicast *m) { /* of a channel */
+  return (size_t)m->team.n * m->nslots * HK_GPU_LL_LINES(HK_GPU_LL_MAX);
 }
-static size_t multicast_lines_of(const hk_multicast *m, int nranks) { /* of a channel */
-  return (size_t)nranks * m->nslots * HK_GPU_LL_LINES(HK_GPU_LL_MAX);
-}
-size_t hk_multicast_lines(const hk_multicast *m, int nranks, unsigned channel) {
+size_t hk_multicast_lines(const hk_multicast *m, unsigned channel) {
   if (channel >= HK_MULTICAST_LL_CHANNELS) return 0;
-  return hk_multicast_signals(m, nranks) + channel * multicast_lines_of(m, nranks);
+  return hk_multicast_signals(m) + channel * multicast_lines_of(m);
 }
-size_t hk_multicast_zeroed(const hk_multicast *m, int nranks) {
+size_t hk_multicast_zeroed(const hk_multicast *m) {
   const size_t with = m->channels < HK_MULTICAST_LL_CHANNELS ? m->channels : HK_MULTICAST_LL_CHANNELS;
-  return hk_multicast_signals(m, nranks) + with * multicast_lines_of(m, nranks);
+  return hk_multicast_signals(m) + with * multicast_lines_of(m);
 }
-size_t hk_multicast_data(const hk_multicast *m, int nranks, unsigned channel) {
-  const hk_multicast_layout l = hk_multicast_layout_of(m, nranks);
-  return hk_multicast_zeroed(m, nranks) + channel * (l.end - l.given) - l.given;
+size_t hk_multicast_data(const hk_multicast *m, unsigned channel) {
+  const hk_multicast_layout l = hk_multicast_layout_of(m);
+  return hk_multicast_zeroed(m) + channel * (l.end - l.given) - l.given;
 }
-static size_t multicast_bytes_of(const hk_multicast *m, int nranks) {
-  return hk_multicast_data(m, nranks, m->channels) + hk_multicast_layout_of(m, nranks).given;
+static size_t multicast_bytes_of(const hk_multicast *m) {
+  return hk_multicast_data(m, m->channels) + hk_multicast_layout_of(m).given;
 }
 
 static void multicast_choose_sizes(hk_multicast *m, const hk_transport_env *e, unsigned channels) {
   m->channels = channels < HK_GPU_SWITCH_CHANNELS ? channels : HK_GPU_SWITCH_CHANNELS;
   m->nslots = e->nslots < HK_GPU_SWITCH_SLOTS ? e->nslots : HK_GPU_SWITCH_SLOTS;
-  m->slot_bytes = hk_gpu_switch_slot(e->slot_bytes, m->nslots, m->channels, e->nranks) & ~(size_t)63;
+  m->slot_bytes = hk_gpu_switch_slot(e->slot_bytes, m->nslots, m->channels, m->team.n) & ~(size_t)63;
 }
 
 /* ---- the beginning ---- */
 
-/* What rank 0 publishes about the object. */
+/* What the first rank of a team publishes about the object. */
 typedef struct offer {
   uint64_t could, bytes, slot_bytes, nslots, channels;
   uint64_t object, left; /* regions (device/host.h) that other processes open; 0: there is one process */
 } offer;
 
-/* Ends a step that each rank makes. *all: all ranks succeeded. The exchange also makes a rank's writes to *m visible to
- * the other ranks of its process. *o becomes rank 0's offer. */
-static hk_status multicast_all_could(const hk_device_env *e, hk_status mine, offer *o, bool *all) {
-  offer offers[HK_MULTICAST_RANKS] = {{0}};
-  const int rank = e->env->rank;
-  *all = true;
-  offers[rank] = *o;
-  offers[rank].could = mine == HK_OK;
-  hk_status rc = e->exchange(e->arg, offers, sizeof *offers);
-  for (int r = e->env->nranks - 1; r >= 0 && rc == HK_OK; r--) {
-    if (offers[r].could) continue;
-    *all = false;
+/* One rank's way through the steps. */
+typedef struct joining {
+  const hk_device_env *e;
+  hk_multicast *m;
+  const hk_multicast_team *team; /* NULL: it cannot take part */
+  const char *why;               /* then */
+  offer *offers;                 /* [nranks] */
+  offer theirs;                  /* of the team's first rank */
+  bool all;                      /* all ranks of all hosts have succeeded so far */
+} joining;
+
+static int multicast_first(const joining *j) { return j->team->rank[0]; }
+
+/* Ends a step that each rank makes. The exchange also makes a rank's writes to *m visible to the other ranks of its
+ * process. */
+static hk_status multicast_all_could(joining *j, hk_status mine) {
+  const int rank = j->e->env->rank, nranks = j->e->env->nranks;
+  memset(j->offers, 0, (size_t)nranks * sizeof *j->offers);
+  j->offers[rank] = j->theirs;
+  j->offers[rank].could = mine == HK_OK;
+  hk_status rc = j->e->exchange(j->e->arg, j->offers, sizeof *j->offers);
+  for (int r = nranks - 1; r >= 0 && rc == HK_OK; r--) {
+    if (j->offers[r].could) continue;
+    j->all = false;
     HK_INFO(HK_SUB_INIT | HK_SUB_NVLS,
             "rank %d: no sums in the switch (NVLS), although the GPUs have them: rank %d could not join%s%s. Other "
             "algorithms are used; NCCL_NVLS_ENABLE=0 does not try",
-            rank, r, r == rank ? ": " : "", r == rank ? hk_last_error() : ", and says why");
+            rank, r, r == rank ? ": " : "",
+            r != rank ? ", and says why"
+            : j->team ? hk_last_error()
+                      : j->why);
   }
-  *o = offers[0];
+  if (j->team) j->theirs = j->offers[multicast_first(j)];
   return rc;
 }
 
@@ -112,41 +126,44 @@ static hk_status multicast_offer_object(const hk_device_env *e, hk_multicast *m,
   return rc;
 }
 
-/* By rank 0. */
-static hk_status multicast_make(const hk_device_env *e, hk_multicast *m, unsigned channels, offer *o) {
+/* By the team's first rank. */
+static hk_status multicast_make(joining *j, unsigned channels) {
   hk_status rc = HK_OK;
-  hk_device *d = e->device;
-  if (e->env->rank != 0) return HK_OK;
-  multicast_choose_sizes(m, e->env, channels);
-  m->bytes = multicast_bytes_of(m, e->env->nranks);
-  HK_OR_RETURN(d->ops->multicast->create(d, (unsigned)e->env->nranks, &m->bytes, &m->object));
+  hk_device *d = j->e->device;
+  hk_multicast *m = j->m;
+  if (j->e->env->rank != multicast_first(j)) return HK_OK;
+  m->team = *j->team;
+  multicast_choose_sizes(m, j->e->env, channels);
+  m->bytes = multicast_bytes_of(m);
+  HK_OR_RETURN(d->ops->multicast->create(d, (unsigned)m->team.n, &m->bytes, &m->object));
   m->made = true;
-  o->bytes = m->bytes;
-  o->slot_bytes = m->slot_bytes;
-  o->nslots = m->nslots;
-  o->channels = m->channels;
-  if (e->processes) rc = multicast_offer_object(e, m, o);
+  j->theirs = (offer){.bytes = m->bytes, .slot_bytes = m->slot_bytes, .nslots = m->nslots, .channels = m->channels};
+  if (m->team.processes) rc = multicast_offer_object(j->e, m, &j->theirs);
   return rc;
 }
 
-static hk_status multicast_open_left(const hk_device_env *e, hk_multicast *m, const offer *o) {
+static hk_status multicast_open_left(const joining *j) {
   size_t bytes;
   int fd;
-  HK_OR_RETURN(e->file(e->arg, 0, o->left, &fd, &bytes));
-  hk_status rc = multicast_map_left(m, fd);
+  HK_OR_RETURN(j->e->file(j->e->arg, multicast_first(j), j->theirs.left, &fd, &bytes));
+  hk_status rc = multicast_map_left(j->m, fd);
   close(fd);
   return rc;
 }
 
-/* Called by one rank of each process except rank 0's. */
-static hk_status multicast_open_offered(const hk_device_env *e, hk_multicast *m, const offer *o) {
+/* Opens the object in each process except that of the team's first rank: its first rank does. */
+static hk_status multicast_open_offered(const joining *j) {
+  const hk_device_env *e = j->e;
+  const offer *o = &j->theirs;
+  hk_multicast *m = j->m;
   size_t bytes;
   int fd;
-  for (int r = 0; r < e->env->rank; r++)
-    if (e->peers[r].process) return HK_OK;
-  if (e->env->rank == 0) return HK_OK;
-  HK_OR_RETURN(multicast_open_left(e, m, o));
-  HK_OR_RETURN(e->file(e->arg, 0, o->object, &fd, &bytes));
+  if (!j->team->processes || e->env->rank == multicast_first(j)) return HK_OK;
+  for (int k = 0; j->team->rank[k] < e->env->rank; k++)
+    if (e->peers[j->team->rank[k]].process) return HK_OK;
+  m->team = *j->team;
+  HK_OR_RETURN(multicast_open_left(j));
+  HK_OR_RETURN(e->file(e->arg, multicast_first(j), o->object, &fd, &bytes));
   hk_status rc = e->device->ops->multicast->open(e->device, fd, &m->object);
   m->made = rc == HK_OK;
   m->bytes = o->bytes;
@@ -157,29 +174,37 @@ static hk_status multicast_open_offered(const hk_device_env *e, hk_multicast *m,
   return rc;
 }
 
-hk_status hk_multicast_join(const hk_device_env *e, hk_multicast *m, unsigned channels, bool *all) {
+static hk_status multicast_bind(const joining *j) {
+  hk_multicast *m = j->m;
+  hk_device *d = j->e->device;
+  const int place = hk_multicast_place(j->team, j->e->env->rank);
+  return d->ops->multicast->bind(d, m->object, m->bytes, hk_multicast_zeroed(m), &m->own[place], &m->all[place]);
+}
+
+hk_status hk_multicast_join(const hk_device_env *e, hk_multicast *m, const hk_multicast_team *team, const char *why,
+                            unsigned channels, bool *all) {
   hk_status rc = HK_OK;
   hk_device *d = e->device;
-  const int rank = e->env->rank;
-  offer o = {0};
-  HK_TRY(multicast_all_could(e, multicast_make(e, m, channels, &o), &o, all), out);
-  if (*all && e->processes) HK_TRY(multicast_all_could(e, multicast_open_offered(e, m, &o), &o, all), out);
-  if (*all) HK_TRY(multicast_all_could(e, d->ops->multicast->add(d, m->object), &o, all), out);
-  if (*all)
-    HK_TRY(multicast_all_could(e,
-                               d->ops->multicast->bind(d, m->object, m->bytes, hk_multicast_zeroed(m, e->env->nranks),
-                                                       &m->own[rank], &m->all[rank]),
-                               &o, all),
-           out);
-  if (*all) atomic_store(&m->bound, true);
-  if (*all)
-    HK_INFO(HK_SUB_NVLS, "rank %d: sums in the switch: %u channels, %zu bytes on each GPU", rank, m->channels,
+  joining j = {.e = e, .m = m, .team = team, .why = why, .all = true};
+  uint64_t object = 0, left = 0;
+  j.offers = calloc((size_t)e->env->nranks, sizeof *j.offers);
+  if (!j.offers) return HK_FAIL_ERRNO("no memory for %d ranks' multicast memory", e->env->nranks);
+  const hk_status made = team ? multicast_make(&j, channels) : HK_ERR_ARGUMENT;
+  object = j.theirs.object;
+  left = j.theirs.left;
+  HK_TRY(multicast_all_could(&j, made), out);
+  if (j.all && e->processes) HK_TRY(multicast_all_could(&j, multicast_open_offered(&j)), out);
+  if (j.all) HK_TRY(multicast_all_could(&j, d->ops->multicast->add(d, m->object)), out);
+  if (j.all) HK_TRY(multicast_all_could(&j, multicast_bind(&j)), out);
+  if (j.all) atomic_store(&m->bound, true);
+  if (j.all)
+    HK_INFO(HK_SUB_NVLS, "rank %d: sums in the switch: %u channels, %zu bytes on each GPU", e->env->rank, m->channels,
             m->bytes);
 out:
-  if (rank == 0) { /* every rank that needs them has opened them */
-    hk_host_take_back(o.object);
-    hk_host_take_back(o.left);
-  }
+  hk_host_take_back(object); /* every rank that needs them has opened them */
+  hk_host_take_back(left);
+  free(j.offers);
+  *all = j.all;
   return rc;
 }
 
@@ -193,20 +218,20 @@ enum { PATIENCE_S = 2 };
 
 /* Kernels of other processes may still store signals in this process's memory, for which no rank waits any more. So
  * waits until all ranks have left, within a limit, because a process that has died reports nothing. */
-static bool multicast_all_have_left(const hk_multicast *m, int nranks) {
+static bool multicast_all_have_left(const hk_multicast *m) {
   const hk_wait_env env = {0};
   hk_waiter w;
   if (!m->left || !atomic_load(&m->bound)) return true;
   const uint64_t until = hk_now_ns() + PATIENCE_S * UINT64_C(1000000000);
   hk_wait_begin(&w, &env);
-  while (atomic_load(m->left) < nranks) /* acquire: see hk_multicast_leave */
+  while (atomic_load(m->left) < m->team.n) /* acquire: see hk_multicast_leave */
     if (hk_now_ns() > until || hk_wait_nap(&w, -1, 100000) != HK_OK) return false;
   return true;
 }
 
 /* Failures to free are logged; nothing else can be done about them. */
-void hk_multicast_free(hk_multicast *m, hk_device *const *devices, int nranks) {
-  bool over = multicast_all_have_left(m, nranks);
+void hk_multicast_free(hk_multicast *m, hk_device *const *devices) {
+  bool over = multicast_all_have_left(m);
   hk_device *any = NULL;
   if (m->left) munmap(m->left, multicast_page());
   if (!m->made) return;
@@ -215,11 +240,11 @@ void hk_multicast_free(hk_multicast *m, hk_device *const *devices, int nranks) {
             m->bytes);
     return;
   }
-  for (int r = 0; r < nranks; r++) {
-    hk_device *d = devices[r];
+  for (int k = 0; k < m->team.n; k++) {
+    hk_device *d = devices[m->team.rank[k]];
     if (!d) continue;
-    (void)d->ops->memory->release(d, &m->all[r]);
-    (void)d->ops->memory->release(d, &m->own[r]);
+    (void)d->ops->memory->release(d, &m->all[k]);
+    (void)d->ops->memory->release(d, &m->own[k]);
     any = d;
   }
   (void)any->ops->multicast->free(any, m->object);

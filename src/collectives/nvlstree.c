@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * Hierarchical allreduce through switches, trees across: hiertree's (two binary trees between equal local ranks of all
+ * hosts), with the sums and copies inside each host made by its switch. H hosts of L ranks, S bytes:
+ *
+ *   inside   2 steps, S (L + 1) / L bytes sent and received by a rank
+ *   between  2 ceil(log2 H) steps and one for each wave, 2 S bytes leave the busiest host
+ */
+#include "hosts.h"
+#include "mesh.h"
+
+static void nvlstree_build(hk_builder *b, const hk_build *w) { hk_build_hiertree(b, w, true); }
+
+static const char *nvlstree_cannot(const hk_team *team, hk_coll coll) {
+  (void)coll;
+  if (team->ranks_per_host > HK_MESH_SWITCH) return "adds up at most 128 ranks in the switch";
+  if (!team->in_switch) return "needs a switch that adds up (NVSwitch since Hopper)";
+  return hk_hier_cannot(team, true);
+}
+
+const hk_algorithm hk_algorithm_nvlstree = {
+    .name = "nvlstree",
+    .about = "sums and copies inside hosts made by their switches, two binary trees between hosts; needs NVLS",
+    .colls = 1u << HK_ALLREDUCE,
+    .protocols = 1u << HK_PROTO_SIMPLE, /* a switch reduces data, not lines with flags in them */
+    .cannot = nvlstree_cannot,
+    .build = nvlstree_build,
+};
