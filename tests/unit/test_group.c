@@ -14,13 +14,15 @@
 #include "../../src/core/call.h"
 #include "../../src/core/comm.h"
 #include "../../src/decide/machine.h"
+#include "../../src/decide/overrides.h"
 #include "../../src/run/selection.h"
 #include "../support/scratch.h"
 #include "../support/suite.h"
 
 enum { COMMS = 3, MOST = 300 };
 static struct ncclComm comms[COMMS]; /* each test has a process of its own */
-static hk_selection selection;
+static hk_overrides overrides;
+static hk_selection selection = {.overrides = &overrides};
 static int streams[COMMS], held[COMMS]; /* their addresses are streams; calls that hold them */
 
 /* ---- the backend ---- */
