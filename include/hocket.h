@@ -119,6 +119,7 @@ ncclResult_t hocketCommSetBatchInvariant(ncclComm_t comm, int on);
  *
  * ncclInvalidArgument: the file cannot be read, or is refused; ncclGetLastError has the line or the instruction.
  * ncclInvalidUsage: the ranks have different programs. In both cases no rank has the program.
+ * Communicators made by ncclCommSplit or ncclCommShrink do not take the program over.
  */
 ncclResult_t hocketCommLoadProgram(ncclComm_t comm, const char *path);
 
