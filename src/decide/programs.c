@@ -5,25 +5,9 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
+#include "../base/hash.h"
 #include "../base/log.h"
-#include "../topo/topo.h" /* hk_hash_mix */
-
-enum { FILE_MOST = 16 << 20 };
-
-/* The whole file, ended by a zero byte; NULL: the error is set. */
-static char *programs_read_file(const char *path) {
-  FILE *f = fopen(path, "re");
-  char *text = malloc(FILE_MOST + 1);
-  const size_t n = f && text ? fread(text, 1, FILE_MOST + 1, f) : 0;
-  const bool good = f && text && !ferror(f) && n <= FILE_MOST;
-  if (!good) (void)HK_FAIL(HK_ERR_ARGUMENT, "%s cannot be read, or has more than %d bytes", path, FILE_MOST);
-  if (good)
-    text[n] = 0;
-  else
-    free(text);
-  if (f) fclose(f);
-  return good ? text : NULL;
-}
 
 /* What the proof does not say: that this library can run them. */
 static hk_status programs_check(const hk_msccl *m, const char *path) {
@@ -48,9 +32,14 @@ static void programs_name(hk_user_programs *p, hk_msccl *m) {
   for (int r = 0; r < m->nranks; r++) memcpy(m->programs[r]->algorithm, name, sizeof name);
 }
 
+/* The end of the list: the place of the next algorithm. */
+static const hk_algorithm **programs_end(hk_user_programs *p) {
+  const hk_algorithm **end = p->all;
+  while (*end) end++;
+  return end;
+}
+
 static void programs_add(hk_user_programs *p, hk_msccl *m, const char *file) {
-  int i = 0;
-  while (p->all[i]) i++;
   programs_name(p, m);
   const hk_program *first = m->programs[0];
   p->own[p->n].file = *m;
@@ -60,11 +49,8 @@ static void programs_add(hk_user_programs *p, hk_msccl *m, const char *file) {
                                           .about = p->own[p->n].about,
                                           .colls = 1u << first->coll,
                                           .loaded = &p->own[p->n].loaded};
-  p->all[i] = &p->own[p->n++].algorithm;
-  for (int r = 0; r < m->nranks; r++) {
-    const unsigned char *bytes = (const unsigned char *)m->programs[r];
-    for (size_t k = 0; k < m->programs[r]->bytes; k++) p->hash = p->hash * 0x100000001b3u + bytes[k];
-  }
+  *programs_end(p) = &p->own[p->n++].algorithm;
+  for (int r = 0; r < m->nranks; r++) p->hash = hk_hash(p->hash, m->programs[r], m->programs[r]->bytes);
   HK_INFO(HK_SUB_INIT | HK_SUB_TUNING, "%s: %s of %d ranks, proved, as algorithm %s", file,
           hk_coll_name((hk_coll)first->coll), m->nranks, first->algorithm);
 }
@@ -73,20 +59,18 @@ hk_status hk_user_programs_add(hk_user_programs *p, const char *path, unsigned s
   hk_status rc = HK_OK;
   hk_msccl m = {.nranks = 0};
   const char *slash = strrchr(path, '/');
-  char *text = programs_read_file(path);
-  if (!text) return HK_ERR_ARGUMENT;
-  HK_TRY(hk_msccl_read(&m, path, text, slots), out);
+  if (access(path, R_OK))
+    HK_GIVE_UP(HK_FAIL(HK_ERR_ARGUMENT, "the program file %s cannot be read: %s", path, strerror(errno)), out);
+  HK_TRY(hk_msccl_read(&m, path, NULL, slots), out);
   HK_TRY(programs_check(&m, path), out);
-  if (p->all[HK_ALGORITHM_LIMIT - 1]) {
-    rc = HK_FAIL(HK_ERR_ARGUMENT, "%s: there are %d algorithms before it, the most that may be", path,
-                 HK_ALGORITHM_LIMIT);
-    goto out;
-  }
+  if (p->all[HK_ALGORITHM_LIMIT - 1])
+    HK_GIVE_UP(HK_FAIL(HK_ERR_ARGUMENT, "%s: there are %d algorithms already, and no more can be added", path,
+                       HK_ALGORITHM_LIMIT),
+               out);
   programs_add(p, &m, slash ? slash + 1 : path);
   m.programs = NULL;
 out:
   hk_msccl_free(&m);
-  free(text);
   return rc;
 }
 
@@ -108,9 +92,7 @@ hk_status hk_user_programs_new(hk_user_programs **out) {
 }
 
 void hk_user_programs_drop(hk_user_programs *p, uint64_t hash) {
-  int i = 0;
-  while (p->all[i]) i++;
-  p->all[i - 1] = NULL;
+  programs_end(p)[-1] = NULL;
   hk_msccl_free(&p->own[--p->n].file);
   p->hash = hash;
 }
@@ -122,15 +104,14 @@ hk_status hk_user_programs_load(hk_user_programs **out, const char *folder, unsi
   *out = NULL;
   HK_OR_RETURN(hk_user_programs_new(&p));
   const int n = scandir(folder, &files, programs_is_file, programs_by_name);
-  if (n < 0) {
-    rc = HK_FAIL(HK_ERR_ARGUMENT, "HOCKET_PROGRAMS: the folder %s cannot be read: %s", folder, strerror(errno));
-    goto out;
-  }
+  if (n < 0)
+    HK_GIVE_UP(HK_FAIL(HK_ERR_ARGUMENT, "HOCKET_PROGRAMS: the folder %s cannot be read: %s", folder, strerror(errno)),
+               out);
   for (int i = 0; i < n; i++) {
     char path[4096];
     snprintf(path, sizeof path, "%s/%s", folder, files[i]->d_name);
     rc = hk_user_programs_add(p, path, slots);
-    if (rc == HK_ERR_ARGUMENT) {
+    if (rc == HK_ERR_ARGUMENT || rc == HK_ERR_SYSTEM) {
       HK_WARN("HOCKET_PROGRAMS: %s is not used: %s", files[i]->d_name, hk_last_error());
       rc = HK_OK;
     }

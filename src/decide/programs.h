@@ -17,13 +17,13 @@ typedef struct hk_user_programs {
   uint64_t hash; /* of the programs; equal on ranks that have equal ones */
 } hk_user_programs;
 
-/* Reads the files *.xml of the folder in the order of their names, and proves their programs for links with `slots`
- * slots. A file that cannot be used is left out; the log says why. HK_ERR_ARGUMENT: the folder cannot be read. */
-/* Without programs of its own. */
+/* The built-in algorithms alone. */
 hk_status hk_user_programs_new(hk_user_programs **out);
 /* Adds the program of one file. HK_ERR_ARGUMENT: it cannot be used, and the message says why. */
 hk_status hk_user_programs_add(hk_user_programs *p, const char *path, unsigned slots);
-/* Removes what was added last; `hash` is the one before. */
+/* Removes the program that was added last; `hash` is the value before it was added. */
 void hk_user_programs_drop(hk_user_programs *p, uint64_t hash);
+/* Reads the files *.xml of the folder in the order of their names, and proves their programs for links with `slots`
+ * slots. A file that cannot be used is left out; the log says why. HK_ERR_ARGUMENT: the folder cannot be read. */
 hk_status hk_user_programs_load(hk_user_programs **out, const char *folder, unsigned slots);
 void hk_user_programs_free(hk_user_programs *p); /* NULL is fine */

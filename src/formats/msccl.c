@@ -32,7 +32,7 @@ hk_status hk_msccl_read(hk_msccl *out, const char *file, const char *text, unsig
   *out = (hk_msccl){.nranks = 0};
   if (!f) return HK_FAIL_ERRNO("no memory to read %s", file);
   f->report.file = file;
-  HK_TRY(hk_xml_parse(&tree, text, strlen(text), &f->report), out);
+  HK_TRY(text ? hk_xml_parse(&tree, text, strlen(text), &f->report) : hk_xml_read(&tree, &f->report), out);
   HK_TRY(hk_msccl_file_read(f, tree, out), out);
   rc = HK_ERR_INTERNAL;
   for (size_t i = 0; i < HK_ARRAY_LENGTH(ways) && rc == HK_ERR_INTERNAL; i++) {

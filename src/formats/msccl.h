@@ -22,7 +22,8 @@ typedef struct hk_msccl {
  * HK_ERR_ARGUMENT: the text is not such a file; or, run with unlimited FIFOs, it waits for ever, adds parts that do not
  * belong together, or leaves a wrong chunk in an output: the message has file and line, gpu, block and step. Or the
  * proof fails: the message has the instruction of the program.
- * `text` ends with a zero byte. Free it with hk_msccl_free in any case.
+ * HK_ERR_SYSTEM: the file cannot be read, or there is no memory.
+ * `text` ends with a zero byte; NULL: the text of the file `file`. Free `out` with hk_msccl_free in any case.
  */
 hk_status hk_msccl_read(hk_msccl *out, const char *file, const char *text, unsigned slots);
 void hk_msccl_free(hk_msccl *m);

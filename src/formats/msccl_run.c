@@ -42,6 +42,9 @@ static hk_msccl_value msccl_run_input(const hk_msccl_state *x, int gpu, int bloc
   return (hk_msccl_value){sum ? block : gpu * x->nin + block, (uint64_t)1 << gpu};
 }
 
+/* All ranks, as hk_msccl_value.ranks. */
+static uint64_t msccl_run_all(const hk_msccl_state *x) { return ~(uint64_t)0 >> (64 - x->f->nranks); }
+
 /* The block that a link's operand names. */
 static uint16_t msccl_run_link_block(const hk_msccl_state *x, const hk_msccl_value *v) {
   return (uint16_t)(v->chunk % (x->nin > x->nout ? x->nin : x->nout));
@@ -192,7 +195,6 @@ static bool msccl_run_chunk(hk_msccl_state *x, hk_msccl_block *b, const hk_msccl
   const int own = (int)(b - x->f->blocks), k = b->done;
   const hk_msccl_place from = {s->from.buf, s->from.at + k}, to = {s->to.buf, s->to.at + k};
   const bool adds_to = s->does == (HK_MSCCL_READ | HK_MSCCL_ADD | HK_MSCCL_WRITE);
-  const uint64_t all = x->f->nranks == 64 ? ~(uint64_t)0 : ((uint64_t)1 << x->f->nranks) - 1;
   hk_msccl_record r = {.block = own, .to = -1};
   hk_msccl_value v = {0, 0}, w;
   if (adds_to && !msccl_run_read(x, b, s, to, &r.src[r.nsrc++], &v)) return false;
@@ -225,7 +227,7 @@ static bool msccl_run_chunk(hk_msccl_state *x, hk_msccl_block *b, const hk_msccl
     if (!HK_RESERVE(q->at, q->room, (size_t)b->sent + 1)) return msccl_run_no_memory(x);
     q->at[b->sent++] = (hk_msccl_message){v, x->links[x->links[own].first].sent++};
   }
-  if (s->does & HK_MSCCL_ADD && v.ranks == all) r.flags = HK_INSTR_FINAL;
+  if (s->does & HK_MSCCL_ADD && v.ranks == msccl_run_all(x)) r.flags = HK_INSTR_FINAL;
   if (adds_to && r.dst[0].space == HK_OUT) r.to = r.dst[0].block;
   return msccl_run_keep(x, &x->ranks[b->gpu], &r);
 }
@@ -280,8 +282,8 @@ static bool msccl_run_blocks(hk_msccl_state *x) {
   return true;
 }
 
-/* Compares an output with what it should hold. A chunk that nobody writes is where it belongs in a call in place, and
- * is copied in any other. */
+/* Compares an output chunk with its expected value. If no step writes the chunk, its value can be an input chunk that a
+ * call in place has at the same address: then this adds a copy, for calls out of place. */
 static bool msccl_run_check_output(hk_msccl_state *x, int gpu, int out) {
   hk_msccl_memory *m = &x->ranks[gpu];
   const hk_coll coll = x->f->coll;
@@ -291,7 +293,7 @@ static bool msccl_run_check_output(hk_msccl_state *x, int gpu, int out) {
   int from, part;
   hk_coll_source(coll, gpu, x->f->nranks, 0, split ? out : out / x->f->parts, &from, &part);
   if (!split) part = part * x->f->parts + out % x->f->parts;
-  const uint64_t all = x->f->nranks == 64 ? ~(uint64_t)0 : ((uint64_t)1 << x->f->nranks) - 1;
+  const uint64_t all = msccl_run_all(x);
   const hk_msccl_value should = hk_coll_reduces(coll) ? (hk_msccl_value){part, all} : msccl_run_input(x, from, part);
   if (is.chunk == should.chunk && is.ranks == should.ranks) {
     hk_msccl_record r = {.block = x->f->first_block[gpu], .to = -1, .ndst = 1, .nsrc = 1};

@@ -299,7 +299,7 @@ hk_status hk_xml_parse(hk_xml_tree **out, const char *text, size_t bytes, hk_xml
     goto out;
   }
   if (bytes > HK_XML_BYTES) {
-    hk_xml_say_at(r, 1, 1, true, "more than %d MiB; that is no topology", HK_XML_BYTES >> 20);
+    hk_xml_say_at(r, 1, 1, true, "more than %d MiB, which is the limit for a file", HK_XML_BYTES >> 20);
     goto out;
   }
   expat.XML_SetUserData(p.expat, &p);
