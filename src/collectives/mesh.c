@@ -2,6 +2,12 @@
 /* Pieces of programs in which every rank communicates with every other one (mesh.h). */
 #include "mesh.h"
 
+const char *hk_mesh_switch_cannot(const hk_team *team) {
+  if (team->ranks_per_host > HK_MESH_SWITCH) return "adds up at most 128 ranks in the switch";
+  if (!team->in_switch) return "needs a switch that adds up (NVSwitch since Hopper)";
+  return NULL;
+}
+
 hk_operand hk_mesh_walk(hk_builder *b, const hk_build *w, hk_link_kind kind, unsigned block, int stride) {
   unsigned first = 0;
   int direction = hk_link_sends(kind) ? 1 : -1;

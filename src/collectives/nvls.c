@@ -19,8 +19,8 @@
 #include "mesh.h"
 
 static const char *nvls_cannot(const hk_team *team, hk_coll coll) {
-  if (team->ranks_per_host > HK_MESH_SWITCH) return "adds up at most 128 ranks in the switch";
-  if (!team->in_switch) return "needs a switch that adds up (NVSwitch since Hopper)";
+  const char *why = hk_mesh_switch_cannot(team);
+  if (why) return why;
   if (team->nhosts == 1) return NULL;
   return coll == HK_ALLREDUCE ? hk_hier_cannot(team, true) : "is for ranks on one switch";
 }

@@ -13,9 +13,8 @@ static void nvlstree_build(hk_builder *b, const hk_build *w) { hk_build_hiertree
 
 static const char *nvlstree_cannot(const hk_team *team, hk_coll coll) {
   (void)coll;
-  if (team->ranks_per_host > HK_MESH_SWITCH) return "adds up at most 128 ranks in the switch";
-  if (!team->in_switch) return "needs a switch that adds up (NVSwitch since Hopper)";
-  return hk_hier_cannot(team, true);
+  const char *why = hk_mesh_switch_cannot(team);
+  return why ? why : hk_hier_cannot(team, true);
 }
 
 const hk_algorithm hk_algorithm_nvlstree = {

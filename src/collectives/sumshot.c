@@ -22,8 +22,8 @@ static void sumshot_build(hk_builder *b, const hk_build *w) {
 
 static const char *sumshot_cannot(const hk_team *team, hk_coll coll) {
   (void)coll;
-  if (team->nranks > HK_MESH_SWITCH) return "adds up at most 128 ranks in the switch";
-  if (!team->in_switch) return "needs a switch that adds up (NVSwitch since Hopper)";
+  const char *why = hk_mesh_switch_cannot(team);
+  if (why) return why;
   return team->nhosts > 1 ? "is for ranks on one switch" : NULL;
 }
 
