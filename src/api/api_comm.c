@@ -266,7 +266,7 @@ static hk_status api_comm_check_excluded(ncclComm_t c, const int *list, int n) {
   return HK_OK;
 }
 
-/* All ranks must have loaded the same; `hash`: what this rank has, 0: nothing. */
+/* All ranks must have loaded the same program. `hash` is this rank's; 0: this rank's file cannot be used. */
 static hk_status api_comm_compare_programs(ncclComm_t comm, uint64_t hash) {
   hk_status rc = HK_OK;
   uint64_t *hashes = calloc((size_t)comm->nranks, sizeof *hashes);
@@ -279,8 +279,7 @@ static hk_status api_comm_compare_programs(ncclComm_t comm, uint64_t hash) {
           HK_FAIL(HK_ERR_USAGE, "hocketCommLoadProgram: rank %d cannot use its file: its ncclGetLastError says why", r);
     else if (hashes[r] != hashes[0])
       rc = HK_FAIL(HK_ERR_USAGE,
-                   "hocketCommLoadProgram: rank 0 and rank %d have different programs: give all ranks the "
-                   "same file",
+                   "hocketCommLoadProgram: rank 0 and rank %d have different programs: give all ranks the same file",
                    r);
   }
 out:
@@ -293,15 +292,13 @@ HK_EXPORT ncclResult_t hocketCommLoadProgram(ncclComm_t comm, const char *path) 
   hk_status rc = HK_OK;
   uint64_t hash = 0;
   HK_TRY(hk_comm_check_usable(comm, "hocketCommLoadProgram"), out);
-  if (!path) {
-    rc = HK_FAIL(HK_ERR_ARGUMENT, "hocketCommLoadProgram: path is NULL");
-    goto out;
-  }
+  if (!path) HK_GIVE_UP(HK_FAIL(HK_ERR_ARGUMENT, "hocketCommLoadProgram: path is NULL"), out);
   const uint64_t before = hk_choose_programs(comm);
   rc = hk_choose_add_program(comm, path, &hash);
   char why[512];
   snprintf(why, sizeof why, "%s", hk_last_error());
-  const hk_status compared = api_comm_compare_programs(comm, hash); /* ranks without a program, too: others wait */
+  /* Also after an error: the other ranks wait for this rank's hash. */
+  const hk_status compared = api_comm_compare_programs(comm, hash);
   if (rc != HK_OK) (void)HK_FAIL(rc, "%s", why);
   if (rc == HK_OK && compared != HK_OK) {
     hk_choose_drop_program(comm, before);

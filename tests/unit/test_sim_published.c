@@ -124,7 +124,7 @@ static page page_open(void) {
   if (getenv("HOCKET_TEST_UPDATE")) {
     ck_assert_msg(getenv("CHECK_LONG"), PAGE_FILE " has all rows: write it with CHECK_LONG=1");
     ck_assert((p.to = fopen(PAGE_FILE, "w")) != NULL);
-    fputs("# The simulator beside published figures\n\n"
+    fputs("# The simulator against published figures\n\n"
           "`tests/unit/test_sim_published.c` writes this page (`HOCKET_TEST_UPDATE=1 CHECK_LONG=1`) and compares it. "
           "`tests/unit/published.def` has the rows. Times are in us, the rest is GB/s of bus bandwidth as nccl-tests "
           "counts it.\n",

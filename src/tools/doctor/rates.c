@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Copies by the driver's copy engines, between GPUs and host memory and between GPUs: how fast they are, beside what
- * the path can carry, and whether the data arrives unchanged. Some machines offer peer access and corrupt data. */
+/* Copies by the driver's copy engines, between GPUs and host memory and between GPUs: their speed, compared with the
+ * bandwidth of the path, and whether the data arrives unchanged. Some machines offer peer access and corrupt data. */
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
