@@ -2,8 +2,8 @@
 /* Pieces of programs in which every rank communicates with every other one (mesh.h). */
 #include "mesh.h"
 
-const char *hk_mesh_switch_cannot(const hk_team *team) {
-  if (team->ranks_per_host > HK_MESH_SWITCH) return "adds up at most 128 ranks in the switch";
+const char *hk_mesh_switch_cannot(const hk_team *team, int ranks) {
+  if (ranks > HK_MESH_SWITCH) return "adds up at most 128 ranks in the switch";
   if (!team->in_switch) return "needs a switch that adds up (NVSwitch since Hopper)";
   return NULL;
 }

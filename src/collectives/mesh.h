@@ -9,8 +9,8 @@
 enum { HK_MESH_FAN = HK_FIXED_ORDER_SOURCES };
 /* The most ranks whose sum a switch makes, in one instruction. */
 enum { HK_MESH_SWITCH = 128 };
-/* NULL: the switch of each host can add up for all ranks of the host; otherwise why not. */
-const char *hk_mesh_switch_cannot(const hk_team *team);
+/* NULL: a switch inside the host can add up what `ranks` ranks send; otherwise why not. */
+const char *hk_mesh_switch_cannot(const hk_team *team, int ranks);
 
 /* For use in a repeat of nranks - 1: iteration j sends to rank + 1 + j, or receives from rank - 1 - j, so that in each
  * iteration all ranks together form a permutation.  Makes the links; the block is `block` + j * stride. */

@@ -19,7 +19,7 @@
 #include "mesh.h"
 
 static const char *nvls_cannot(const hk_team *team, hk_coll coll) {
-  const char *why = hk_mesh_switch_cannot(team);
+  const char *why = hk_mesh_switch_cannot(team, team->ranks_per_host);
   if (why) return why;
   if (team->nhosts == 1) return NULL;
   return coll == HK_ALLREDUCE ? hk_hier_cannot(team, true) : "is for ranks on one switch";

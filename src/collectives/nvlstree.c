@@ -13,7 +13,7 @@ static void nvlstree_build(hk_builder *b, const hk_build *w) { hk_build_hiertree
 
 static const char *nvlstree_cannot(const hk_team *team, hk_coll coll) {
   (void)coll;
-  const char *why = hk_mesh_switch_cannot(team);
+  const char *why = hk_mesh_switch_cannot(team, team->ranks_per_host);
   return why ? why : hk_hier_cannot(team, true);
 }
 

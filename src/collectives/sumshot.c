@@ -22,7 +22,7 @@ static void sumshot_build(hk_builder *b, const hk_build *w) {
 
 static const char *sumshot_cannot(const hk_team *team, hk_coll coll) {
   (void)coll;
-  const char *why = hk_mesh_switch_cannot(team);
+  const char *why = hk_mesh_switch_cannot(team, team->nranks);
   if (why) return why;
   return team->nhosts > 1 ? "is for ranks on one switch" : NULL;
 }
