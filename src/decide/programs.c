@@ -5,12 +5,11 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 #include "../base/hash.h"
 #include "../base/log.h"
 
 /* What the proof does not say: that this library can run them. */
-static hk_status programs_check(const hk_msccl *m, const char *path) {
+static hk_status programs_check(const hk_program_set *m, const char *path) {
   const hk_coll coll = (hk_coll)m->programs[0]->coll;
   if (hk_coll_has_root(coll))
     return HK_FAIL(HK_ERR_ARGUMENT, "%s: a program of %s is for one root only", path, hk_coll_name(coll));
@@ -18,7 +17,7 @@ static hk_status programs_check(const hk_msccl *m, const char *path) {
 }
 
 /* Programs carry their algorithm's name, which must differ from all others'. */
-static void programs_name(hk_user_programs *p, hk_msccl *m) {
+static void programs_name(hk_user_programs *p, hk_program_set *m) {
   char name[sizeof m->programs[0]->algorithm] = ""; /* zeros to its end: programs are compared as bytes */
   const char *wanted = m->programs[0]->algorithm;
   snprintf(name, sizeof name, "%s", wanted);
@@ -39,10 +38,11 @@ static const hk_algorithm **programs_end(hk_user_programs *p) {
   return end;
 }
 
-static void programs_add(hk_user_programs *p, hk_msccl *m, const char *file) {
+static void programs_add(hk_user_programs *p, hk_program_set *m, const char *file) {
   programs_name(p, m);
   const hk_program *first = m->programs[0];
-  p->own[p->n].file = *m;
+  p->own[p->n].set = *m;
+  p->own[p->n].hash = p->hash;
   p->own[p->n].loaded = (hk_loaded){m->programs, m->nranks};
   snprintf(p->own[p->n].about, sizeof p->own[p->n].about, "the program of %.80s", file);
   p->own[p->n].algorithm = (hk_algorithm){.name = first->algorithm,
@@ -57,26 +57,29 @@ static void programs_add(hk_user_programs *p, hk_msccl *m, const char *file) {
 
 hk_status hk_user_programs_add(hk_user_programs *p, const char *path, unsigned slots) {
   hk_status rc = HK_OK;
-  hk_msccl m = {.nranks = 0};
+  hk_program_file f = {.nsets = 0};
+  const uint64_t before = p->hash;
   const char *slash = strrchr(path, '/');
-  if (access(path, R_OK))
-    HK_GIVE_UP(HK_FAIL(HK_ERR_ARGUMENT, "the program file %s cannot be read: %s", path, strerror(errno)), out);
-  HK_TRY(hk_msccl_read(&m, path, NULL, slots), out);
-  HK_TRY(programs_check(&m, path), out);
-  if (p->all[HK_ALGORITHM_LIMIT - 1])
-    HK_GIVE_UP(HK_FAIL(HK_ERR_ARGUMENT, "%s: there are %d algorithms already, and no more can be added", path,
-                       HK_ALGORITHM_LIMIT),
-               out);
-  programs_add(p, &m, slash ? slash + 1 : path);
-  m.programs = NULL;
+  HK_TRY(hk_program_file_read(&f, path, NULL, slots), out);
+  for (int i = 0; i < f.nsets; i++) {
+    HK_TRY(hk_program_set_prove(&f.sets[i], path, slots), out);
+    HK_TRY(programs_check(&f.sets[i], path), out);
+    if (p->all[HK_ALGORITHM_LIMIT - 1])
+      HK_GIVE_UP(HK_FAIL(HK_ERR_ARGUMENT, "%s: there are %d algorithms already, and no more can be added", path,
+                         HK_ALGORITHM_LIMIT),
+                 out);
+    programs_add(p, &f.sets[i], slash ? slash + 1 : path);
+    f.sets[i] = (hk_program_set){.nranks = 0};
+  }
 out:
-  hk_msccl_free(&m);
+  if (rc != HK_OK) hk_user_programs_drop(p, before);
+  hk_program_file_free(&f);
   return rc;
 }
 
 static int programs_is_file(const struct dirent *e) {
-  const size_t n = strlen(e->d_name);
-  return n > 4 && !strcmp(e->d_name + n - 4, ".xml");
+  const char *dot = strrchr(e->d_name, '.');
+  return dot && (!strcmp(dot, ".txt") || !strcmp(dot, ".xml"));
 }
 
 static int programs_by_name(const struct dirent **a, const struct dirent **b) {
@@ -92,9 +95,11 @@ hk_status hk_user_programs_new(hk_user_programs **out) {
 }
 
 void hk_user_programs_drop(hk_user_programs *p, uint64_t hash) {
-  programs_end(p)[-1] = NULL;
-  hk_msccl_free(&p->own[--p->n].file);
-  p->hash = hash;
+  while (p->n && p->hash != hash) {
+    *(programs_end(p) - 1) = NULL;
+    p->hash = p->own[--p->n].hash;
+    hk_program_set_free(&p->own[p->n].set);
+  }
 }
 
 hk_status hk_user_programs_load(hk_user_programs **out, const char *folder, unsigned slots) {
@@ -127,6 +132,6 @@ out:
 }
 
 void hk_user_programs_free(hk_user_programs *p) {
-  for (int i = 0; p && i < p->n; i++) hk_msccl_free(&p->own[i].file);
+  for (int i = 0; p && i < p->n; i++) hk_program_set_free(&p->own[i].set);
   free(p);
 }

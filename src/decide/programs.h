@@ -2,7 +2,7 @@
 /* Programs that a user brings: HOCKET_PROGRAMS names a folder of files. Each file that can be used becomes an algorithm
  * after the built-in ones: priced, restricted, chosen and run as they are. */
 #pragma once
-#include "../formats/msccl.h"
+#include "../formats/file.h"
 #include "select.h"
 
 typedef struct hk_user_programs {
@@ -11,7 +11,8 @@ typedef struct hk_user_programs {
   struct {
     hk_algorithm algorithm;
     hk_loaded loaded;
-    hk_msccl file;
+    hk_program_set set;
+    uint64_t hash; /* of the programs before it */
     char about[96];
   } own[HK_ALGORITHM_LIMIT];
   uint64_t hash; /* of the programs; equal on ranks that have equal ones */
@@ -19,11 +20,12 @@ typedef struct hk_user_programs {
 
 /* The built-in algorithms alone. */
 hk_status hk_user_programs_new(hk_user_programs **out);
-/* Adds the program of one file. HK_ERR_ARGUMENT: it cannot be used, and the message says why. */
+/* Adds the programs of one file. HK_ERR_ARGUMENT: it cannot be used, and the message says why. */
 hk_status hk_user_programs_add(hk_user_programs *p, const char *path, unsigned slots);
-/* Removes the program that was added last; `hash` is the value before it was added. */
+/* Removes the programs that were added since p->hash had this value. */
 void hk_user_programs_drop(hk_user_programs *p, uint64_t hash);
-/* Reads the files *.xml of the folder in the order of their names, and proves their programs for links with `slots`
- * slots. A file that cannot be used is left out; the log says why. HK_ERR_ARGUMENT: the folder cannot be read. */
+/* Reads the files *.txt and *.xml of the folder in the order of their names, and proves their programs for links with
+ * `slots` slots. A file that cannot be used is left out; the log says why. HK_ERR_ARGUMENT: the folder cannot be read.
+ */
 hk_status hk_user_programs_load(hk_user_programs **out, const char *folder, unsigned slots);
 void hk_user_programs_free(hk_user_programs *p); /* NULL is fine */

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h> /* strcasecmp */
+#include "../base/text_file.h"
 #include "../collectives/algorithm.h"
 #include "../topo/topo.h" /* hk_hash_mix */
 #include "protocol.h"
@@ -164,26 +165,13 @@ out:
 }
 
 hk_status hk_rules_read(hk_rules **out, const char *path, const hk_algorithm *const *algorithms) {
-  hk_status rc = HK_OK;
-  char *text = NULL;
+  char *text;
+  size_t bytes;
   *out = NULL;
-  FILE *f = fopen(path, "re");
-  if (!f) return HK_FAIL(HK_ERR_ARGUMENT, "HOCKET_TUNING_FILE: %s cannot be read: %s", path, strerror(errno));
-  text = malloc(FILE_MOST + 1);
-  if (!text) {
-    rc = HK_FAIL_ERRNO("no memory for the tuning file %s", path);
-    goto out;
-  }
-  size_t n = fread(text, 1, FILE_MOST + 1, f);
-  if (ferror(f) || n > FILE_MOST || memchr(text, 0, n)) {
-    rc = HK_FAIL(HK_ERR_ARGUMENT, "HOCKET_TUNING_FILE: %s is no text file of %d bytes at most", path, FILE_MOST);
-    goto out;
-  }
-  text[n] = 0;
+  hk_status rc = hk_text_read(path, FILE_MOST, &text, &bytes);
+  if (rc != HK_OK) return HK_FAIL(rc, "HOCKET_TUNING_FILE: %s", hk_last_error());
   rc = hk_rules_parse(out, path, text, algorithms);
-out:
   free(text);
-  fclose(f);
   return rc;
 }
 

@@ -1,55 +1,47 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reads MSCCL's XML (msccl.h). */
-#include "msccl.h"
+/* Reads MSCCL's XML. */
 #include <stdlib.h>
 #include <string.h>
 #include "../program/verify.h"
+#include "formats.h"
 #include "msccl_file.h"
 
-/* HK_ERR_INTERNAL: not proved. */
-static hk_status msccl_prove(const hk_msccl *m, unsigned slots, hk_verify_report *report) {
-  hk_status rc = HK_OK;
-  for (int in_place = 0; in_place < 2 && rc == HK_OK; in_place++) {
-    const hk_verify_options o = {.slots = slots, .waves = slots + 1, .in_place = in_place};
-    rc = hk_verify((const hk_program *const *)m->programs, m->nranks, &o, report);
+static hk_status msccl_make(hk_program_set *s, hk_msccl_file *f, unsigned how, unsigned slots,
+                            hk_verify_report *report) {
+  for (int r = 0; r < s->nranks; r++) {
+    hk_program_free(s->programs[r]); /* of another way */
+    s->programs[r] = NULL;
   }
-  return rc;
+  HK_OR_RETURN(hk_msccl_run(f, how, s->programs));
+  return hk_program_set_try(s, slots, report);
 }
 
-static hk_status msccl_make(hk_msccl *out, hk_msccl_file *f, unsigned how, unsigned slots, hk_verify_report *report) {
-  out->programs = calloc((size_t)out->nranks, sizeof(hk_program *));
-  if (!out->programs) return HK_FAIL_ERRNO("no memory for the programs of %s", f->report.file);
-  HK_OR_RETURN(hk_msccl_run(f, how, out->programs));
-  return msccl_prove(out, slots, report);
-}
-
-hk_status hk_msccl_read(hk_msccl *out, const char *file, const char *text, unsigned slots) {
+hk_status hk_msccl_read(hk_program_file *out, const char *name, const char *text, unsigned slots) {
   static const unsigned ways[] = {HK_MSCCL_DIRECT, HK_MSCCL_DIRECT | HK_MSCCL_COPIES, HK_MSCCL_COPIES}; /* best first */
   hk_status rc = HK_OK;
   hk_xml_tree *tree = NULL;
   hk_verify_report report;
+  hk_program_set *set;
   hk_msccl_file *f = calloc(1, sizeof *f);
-  *out = (hk_msccl){.nranks = 0};
-  if (!f) return HK_FAIL_ERRNO("no memory to read %s", file);
-  f->report.file = file;
-  HK_TRY(text ? hk_xml_parse(&tree, text, strlen(text), &f->report) : hk_xml_read(&tree, &f->report), out);
-  HK_TRY(hk_msccl_file_read(f, tree, out), out);
+  if (!f) return HK_FAIL_ERRNO("no memory to read %s", name);
+  f->report.file = name;
+  HK_TRY(hk_xml_parse(&tree, text, strlen(text), &f->report), out);
+  HK_TRY(hk_msccl_file_read(f, tree), out);
+  set = hk_program_file_add(out, f->nranks);
+  if (!set) HK_GIVE_UP(HK_FAIL_ERRNO("no memory for the programs of %s", name), out);
+  set->in_place = f->in_place;
+  set->out_of_place = f->out_of_place;
+  set->least = f->least;
+  set->most = f->most;
   rc = HK_ERR_INTERNAL;
-  for (size_t i = 0; i < HK_ARRAY_LENGTH(ways) && rc == HK_ERR_INTERNAL; i++) {
-    hk_msccl_free(out);
-    rc = msccl_make(out, f, ways[i], slots, &report);
-  }
-  if (rc == HK_ERR_INTERNAL) rc = HK_FAIL(HK_ERR_ARGUMENT, "%s: %s", file, report.message);
+  for (size_t i = 0; i < HK_ARRAY_LENGTH(ways) && rc == HK_ERR_INTERNAL; i++)
+    rc = msccl_make(set, f, ways[i], slots, &report);
+  set->proved = rc == HK_OK;
+  if (rc == HK_ERR_INTERNAL) rc = HK_FAIL(HK_ERR_ARGUMENT, "%s: %s", name, report.message);
 out:
   hk_xml_free(tree);
   free(f->blocks);
   free(f->steps);
   free(f);
   return rc;
-}
-
-void hk_msccl_free(hk_msccl *m) {
-  for (int r = 0; m->programs && r < m->nranks; r++) hk_program_free(m->programs[r]);
-  free(m->programs);
-  m->programs = NULL;
 }

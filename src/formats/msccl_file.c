@@ -24,7 +24,7 @@ static const struct {
     {"nop", 0},
 };
 
-static void msccl_file_read_head(hk_msccl_file *f, const hk_xml_node *algo, hk_msccl *out) {
+static void msccl_file_read_head(hk_msccl_file *f, const hk_xml_node *algo) {
   long ranks = 0, chunks = 0, in_place = 0, out_of_place = 1, least = 0, most = 0;
   const char *coll = hk_xml_get(algo, "coll"), *name = hk_xml_get(algo, "name");
   int c = 0;
@@ -42,12 +42,12 @@ static void msccl_file_read_head(hk_msccl_file *f, const hk_xml_node *algo, hk_m
   if (!hk_xml_int(&f->report, algo, "outofplace", false, 0, 1, &out_of_place)) out_of_place = !said || !in_place;
   hk_xml_int(&f->report, algo, "minBytes", false, 0, LONG_MAX, &least);
   hk_xml_int(&f->report, algo, "maxBytes", false, 0, LONG_MAX, &most);
-  f->nranks = out->nranks = (int)ranks;
+  f->nranks = (int)ranks;
   f->chunks = (int)chunks;
-  out->in_place = in_place;
-  out->out_of_place = out_of_place;
-  out->least = (unsigned long long)least;
-  out->most = (unsigned long long)most;
+  f->in_place = in_place;
+  f->out_of_place = out_of_place;
+  f->least = (unsigned long long)least;
+  f->most = (unsigned long long)most;
   const int in = hk_coll_in_blocks(f->coll, f->nranks), n = hk_coll_out_blocks(f->coll, f->nranks);
   const int messages = hk_coll_partition(f->coll) == HK_PART_SPLIT ? 1 : in > n ? in : n;
   if (!f->report.errors && f->chunks % messages)
@@ -160,14 +160,14 @@ static int msccl_file_count(const hk_xml_node *n, const char *name) {
   return count;
 }
 
-hk_status hk_msccl_file_read(hk_msccl_file *f, const hk_xml_tree *t, hk_msccl *out) {
+hk_status hk_msccl_file_read(hk_msccl_file *f, const hk_xml_tree *t) {
   const hk_xml_node *algo = t->root;
   int gpu = 0;
   if (strcmp(algo->name, "algo")) {
     hk_xml_say(&f->report, algo, true, "<%.40s> is not <algo>, the root of MSCCL's files", algo->name);
     return hk_xml_status(&f->report);
   }
-  msccl_file_read_head(f, algo, out);
+  msccl_file_read_head(f, algo);
   if (f->report.errors) return hk_xml_status(&f->report);
   f->blocks = calloc((size_t)msccl_file_count(algo, "tb") + 1, sizeof *f->blocks);
   f->steps = calloc((size_t)msccl_file_count(algo, "step") + 1, sizeof *f->steps);

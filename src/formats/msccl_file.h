@@ -2,8 +2,8 @@
 /* The parts of an MSCCL file, for msccl*.c only. */
 #pragma once
 #include <stdint.h>
+#include "../program/program.h"
 #include "../topo/xml_tree.h"
-#include "msccl.h"
 
 enum { HK_MSCCL_RANKS = 64, HK_MSCCL_CHUNKS = 4096, HK_MSCCL_STEPS = 1 << 20, HK_MSCCL_SOURCES = 16 };
 
@@ -43,13 +43,15 @@ typedef struct hk_msccl_file {
   int parts;   /* chunks of a message */
   int scratch; /* the most chunks of scratch memory of a rank */
   int first_block[HK_MSCCL_RANKS + 1];
+  bool in_place, out_of_place;    /* the calls for which the file is meant */
+  unsigned long long least, most; /* bytes of a message, likewise; most 0: no limit */
   int nblocks, nsteps;
   hk_msccl_block *blocks; /* rank after rank, by id */
   hk_msccl_step *steps;
 } hk_msccl_file;
 
 /* msccl_file.c: fills `f`, whose nodes are of `t`, except what belongs to the run. Errors are in f->report. */
-hk_status hk_msccl_file_read(hk_msccl_file *f, const hk_xml_tree *t, hk_msccl *out);
+hk_status hk_msccl_file_read(hk_msccl_file *f, const hk_xml_tree *t);
 /* Ways to make the programs. COPIES: a link carries a copy of memory that is written later; else a reference, which is
  * right if something shows that the receiver has read it by then. DIRECT: what is received into scratch memory and used
  * once is used where it arrives; so it occupies its slot for longer. */

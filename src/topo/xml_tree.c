@@ -10,6 +10,7 @@
 #include <string.h>
 #include "../base/dl.h"
 #include "../base/log.h"
+#include "../base/text_file.h"
 #include "expat_abi.h"
 
 static void xml_tree_say(hk_xml_report *r, int line, int column, bool error, const char *format, va_list args) {
@@ -318,17 +319,11 @@ out:
 }
 
 hk_status hk_xml_read(hk_xml_tree **out, hk_xml_report *r) {
-  hk_status rc = HK_OK;
-  FILE *f = fopen(r->file, "re");
-  char *text = NULL;
+  char *text;
+  size_t bytes;
   *out = NULL;
-  if (!f) return HK_FAIL_ERRNO("cannot open the XML file %s", r->file);
-  text = malloc(HK_XML_BYTES + 1); /* with the first byte that is too many */
-  if (!text) HK_GIVE_UP(HK_FAIL_ERRNO("no memory to read %s", r->file), out);
-  size_t bytes = fread(text, 1, HK_XML_BYTES + 1, f);
-  rc = ferror(f) ? HK_FAIL_ERRNO("cannot read the XML file %s", r->file) : hk_xml_parse(out, text, bytes, r);
-out:
-  fclose(f);
+  HK_OR_RETURN(hk_text_read(r->file, HK_XML_BYTES, &text, &bytes));
+  const hk_status rc = hk_xml_parse(out, text, bytes, r);
   free(text);
   return rc;
 }

@@ -67,7 +67,7 @@ head -n 7 "$tmp/pair.txt" >"$tmp/half.txt"
 gives 2 "$hocket" verify "$tmp/half.txt"
 says "half.txt:2: the program of rank 1 of 2 is missing"
 gives 2 "$hocket" verify "$tmp/none.txt"
-says "cannot read $tmp/none.txt: No such file"
+says "$tmp/none.txt cannot be read: No such file"
 gives 2 "$hocket" verify /dev/null
 says "holds no program"
 echo 'AllReduce x, rank 0 of 0, message split into 1, scratch 0' >"$tmp/empty.txt"

@@ -2,17 +2,18 @@
 /* Files in MSCCL's XML: written for many ranks, read, proved; and broken, refused with the place and the reason. */
 #include <stdlib.h>
 #include <string.h>
-#include "../../src/formats/msccl.h"
+#include "../../src/formats/file.h"
 #include "../support/msccl_files.h"
 #include "../support/suite.h"
 
 /* Reads and proves; frees the text. */
 static void proved(char *text, int nranks, const char *what) {
-  hk_msccl m;
+  hk_program_file m;
   for (unsigned slots = 4; slots <= 8; slots *= 2) {
-    ck_assert_msg(hk_msccl_read(&m, "file", text, slots) == HK_OK, "%s of %d: %s", what, nranks, hk_last_error());
-    ck_assert_int_eq(m.nranks, nranks);
-    hk_msccl_free(&m);
+    ck_assert_msg(hk_program_file_read(&m, "file", text, slots) == HK_OK, "%s of %d: %s", what, nranks,
+                  hk_last_error());
+    ck_assert_int_eq(m.sets->nranks, nranks);
+    hk_program_file_free(&m);
   }
   free(text);
 }
@@ -31,23 +32,23 @@ TEST_LOOP(files, 15) {
 /* Blocks that wait for each other are one lane; the others have their own. Channels of a pair of ranks are numbered
  * from 0 on, whatever the file calls them. */
 TEST(lanes) {
-  hk_msccl m;
+  hk_program_file m;
   char *text = msccl_pairs(5);
-  ck_assert_int_eq(hk_msccl_read(&m, "file", text, 8), HK_OK);
-  ck_assert_int_eq(m.programs[0]->nlanes, 1);
-  ck_assert_int_eq(m.programs[0]->scratch_blocks, 0); /* what is received is added where it arrives */
-  ck_assert(m.in_place && !m.out_of_place);
-  ck_assert_uint_eq(m.least, 64);
-  ck_assert_uint_eq(m.most, 65536);
-  hk_msccl_free(&m);
+  ck_assert_int_eq(hk_program_file_read(&m, "file", text, 8), HK_OK);
+  ck_assert_int_eq(m.sets->programs[0]->nlanes, 1);
+  ck_assert_int_eq(m.sets->programs[0]->scratch_blocks, 0); /* what is received is added where it arrives */
+  ck_assert(m.sets->in_place && !m.sets->out_of_place);
+  ck_assert_uint_eq(m.sets->least, 64);
+  ck_assert_uint_eq(m.sets->most, 65536);
+  hk_program_file_free(&m);
   free(text);
   text = msccl_ring(4, 3, "");
-  ck_assert_int_eq(hk_msccl_read(&m, "file", text, 8), HK_OK);
-  ck_assert_int_eq(m.programs[2]->nlanes, 3);
-  ck_assert_int_eq(m.programs[2]->traits.span, 3);
-  ck_assert_str_eq(m.programs[2]->algorithm, "made_up");
-  ck_assert(!m.in_place && m.out_of_place);
-  hk_msccl_free(&m);
+  ck_assert_int_eq(hk_program_file_read(&m, "file", text, 8), HK_OK);
+  ck_assert_int_eq(m.sets->programs[2]->nlanes, 3);
+  ck_assert_int_eq(m.sets->programs[2]->traits.span, 3);
+  ck_assert_str_eq(m.sets->programs[2]->algorithm, "made_up");
+  ck_assert(!m.sets->in_place && m.sets->out_of_place);
+  hk_program_file_free(&m);
   free(text);
 }
 
@@ -95,7 +96,7 @@ static const struct {
 
 TEST_LOOP(refused, HK_ARRAY_LENGTH(faults)) {
   const char kind = faults[_i].kind;
-  hk_msccl m;
+  hk_program_file m;
   char *text = kind == 'r'   ? msccl_ring(4, 1, "")
                : kind == 'p' ? msccl_pairs(4)
                              : msccl_direct(4, 1, kind == 'g' ? "allgather" : "alltoall");
@@ -103,9 +104,9 @@ TEST_LOOP(refused, HK_ARRAY_LENGTH(faults)) {
     text = broken(text, faults[_i].what, faults[_i].n, faults[_i].by);
   else
     text[1] = 0;
-  ck_assert_int_eq(hk_msccl_read(&m, "file", text, 8), HK_ERR_ARGUMENT);
+  ck_assert_int_eq(hk_program_file_read(&m, "file", text, 8), HK_ERR_ARGUMENT);
   ck_assert_msg(strstr(hk_last_error(), faults[_i].error) != NULL, "said: %s", hk_last_error());
-  hk_msccl_free(&m);
+  hk_program_file_free(&m);
   free(text);
 }
 
@@ -124,9 +125,9 @@ TEST(fuzz) {
       number += strcspn(number, "0123456789"); /* most changes are of numbers, so that they get past the parser */
       if (*number) memcpy(number, word, strlen(word) < n - (size_t)(number - text) ? strlen(word) : 0);
     }
-    hk_msccl m;
-    good += hk_msccl_read(&m, "file", text, 2 + (unsigned)k % 4) == HK_OK;
-    hk_msccl_free(&m);
+    hk_program_file m;
+    good += hk_program_file_read(&m, "file", text, 2 + (unsigned)k % 4) == HK_OK;
+    hk_program_file_free(&m);
     free(text);
   }
   printf("  of 600 changed files %d are right\n", good);

@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Files of programs: Hocket's own text and MSCCL's XML. */
+#pragma once
+#include <stdbool.h>
+#include "../program/program.h"
+
+enum { HK_PROGRAM_FILE_BYTES = 256 << 20 };
+
+/* What all ranks do in one collective, and the calls for which its author meant it. */
+typedef struct hk_program_set {
+  hk_program **programs; /* [nranks], by rank */
+  int nranks;
+  bool in_place, out_of_place;
+  unsigned long long least, most; /* bytes of a message; most 0: no limit */
+  int *lines;                     /* text form: where each rank's program begins, [nranks]; else NULL */
+  bool proved;                    /* for the slots of hk_program_file_read */
+} hk_program_set;
+
+typedef struct hk_program_file {
+  hk_program_set *sets;
+  int nsets;
+} hk_program_file;
+
+/**
+ * Reads the sets of programs in a file; the first character that is no space tells the form. `text` ends with a zero
+ * byte; NULL: the text of the file `name`.
+ *
+ * An algorithm of MSCCL becomes programs that are proved for links with `slots` slots, out of place and in place. Each
+ * of its blocks becomes a lane. Blocks of a rank that wait for each other (depid), or share a chunk of scratch memory,
+ * become one lane, in an order in which they can run. So a program needs no waits between lanes. If two ranks have more
+ * than HK_CHANNELS connections, some of these share a link.
+ *
+ * HK_ERR_ARGUMENT: the file is not of such a form, or a rank's program is missing. Or, run with unlimited FIFOs, it
+ * waits for ever, adds parts that do not belong together, or leaves a wrong chunk in an output: the message has file
+ * and line, gpu, block and step. Or the proof fails: the message has the instruction of the program.
+ * HK_ERR_SYSTEM: there is no memory.
+ * Free `out` with hk_program_file_free in any case.
+ */
+hk_status hk_program_file_read(hk_program_file *out, const char *name, const char *text, unsigned slots);
+void hk_program_file_free(hk_program_file *f);
+void hk_program_set_free(hk_program_set *s);
+
+/* Proves a set out of place and in place; does nothing if it is proved. HK_ERR_ARGUMENT: the proof fails. */
+hk_status hk_program_set_prove(hk_program_set *s, const char *name, unsigned slots);
