@@ -12,12 +12,17 @@ static hk_status msccl_make(hk_program_set *s, hk_msccl_file *f, unsigned how, u
     hk_program_free(s->programs[r]); /* of another way */
     s->programs[r] = NULL;
   }
-  HK_OR_RETURN(hk_msccl_run(f, how, s->programs));
+  f->report.errors = 0;
+  const hk_status rc = hk_msccl_run(f, how, s->programs);
+  if (rc == HK_ERR_ARGUMENT && how & HK_MSCCL_MERGE) return HK_ERR_INTERNAL; /* without it, this may be no error */
+  if (rc != HK_OK) return rc;
   return hk_program_set_try(s, slots, report);
 }
 
 hk_status hk_msccl_read(hk_program_file *out, const char *name, const char *text, unsigned slots) {
-  static const unsigned ways[] = {HK_MSCCL_DIRECT, HK_MSCCL_DIRECT | HK_MSCCL_COPIES, HK_MSCCL_COPIES}; /* best first */
+  static const unsigned ways[] = {
+      /* the best first */
+      HK_MSCCL_MERGE | HK_MSCCL_DIRECT, HK_MSCCL_DIRECT, HK_MSCCL_DIRECT | HK_MSCCL_COPIES, HK_MSCCL_COPIES};
   hk_status rc = HK_OK;
   hk_xml_tree *tree = NULL;
   hk_verify_report report;

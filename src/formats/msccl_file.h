@@ -54,7 +54,9 @@ typedef struct hk_msccl_file {
 hk_status hk_msccl_file_read(hk_msccl_file *f, const hk_xml_tree *t);
 /* Ways to make the programs. COPIES: a link carries a copy of memory that is written later; else a reference, which is
  * right if something shows that the receiver has read it by then. DIRECT: what is received into scratch memory and used
- * once is used where it arrives; so it occupies its slot for longer. */
-enum { HK_MSCCL_COPIES = 1, HK_MSCCL_DIRECT = 2 };
+ * once is used where it arrives, so it occupies its slot for longer; what is written and sent is one instruction.
+ * MERGE: all connections from one rank to another are one link, and their blocks one lane; that fails if messages
+ * overtake each other. */
+enum { HK_MSCCL_COPIES = 1, HK_MSCCL_DIRECT = 2, HK_MSCCL_MERGE = 4 };
 /* msccl_run.c: runs all blocks and makes the programs. */
 hk_status hk_msccl_run(hk_msccl_file *f, unsigned how, hk_program **programs);

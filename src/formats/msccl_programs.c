@@ -56,6 +56,32 @@ static void msccl_programs_make_direct(hk_msccl_state *x, int gpu) {
   }
 }
 
+/* Sends of what a record of the lane has just written become destinations of that record. */
+static void msccl_programs_join_sends(hk_msccl_state *x, int gpu) {
+  hk_msccl_memory *m = &x->ranks[gpu];
+  for (size_t i = 0; i < m->nrecords; i++) {
+    hk_msccl_record *r = &m->records[i];
+    if (r->ndst != 1 || r->nsrc != 1 || r->dst[0].space != HK_LINK || r->src[0].space != HK_OUT) continue;
+    const int link = x->links[r->dst[0].owner].first, lane = hk_msccl_lane(x, r->block);
+    bool may = true;
+    for (size_t k = i; k-- > 0 && may;) {
+      hk_msccl_record *before = &m->records[k];
+      bool writes = false;
+      for (int d = 0; d < before->ndst; d++) {
+        const hk_msccl_operand *o = &before->dst[d];
+        writes |= o->space == HK_OUT && o->block == r->src[0].block;
+        may = may && !(o->space == HK_LINK && x->links[o->owner].first == link); /* messages keep their order */
+      }
+      if (!writes) continue;
+      if (may && before->ndst < HK_MSCCL_DESTINATIONS && hk_msccl_lane(x, before->block) == lane) {
+        before->dst[before->ndst++] = r->dst[0];
+        r->ndst = r->nsrc = 0; /* gone */
+      }
+      break;
+    }
+  }
+}
+
 static void msccl_programs_count_scratch(hk_msccl_state *x, int gpu) {
   const hk_msccl_memory *m = &x->ranks[gpu];
   for (size_t i = 0; i < m->nrecords; i++)
@@ -116,23 +142,24 @@ static hk_status msccl_programs_build(const hk_msccl_state *x, int gpu, hk_progr
   hk_builder *b;
   HK_OR_RETURN(hk_builder_new(&b, &what));
   if (hk_coll_partition(x->f->coll) == HK_PART_SPLIT)
-    hk_build_split(b, (unsigned)x->f->chunks);
+    hk_build_split(b, (unsigned)x->parts);
   else
-    hk_build_parts(b, (unsigned)x->f->parts);
+    hk_build_parts(b, (unsigned)x->parts);
   hk_build_scratch(b, x->scratch);
   for (int i = x->f->first_block[gpu]; i < x->f->first_block[gpu + 1]; i++)
     if (x->f->blocks[i].lane == i) msccl_programs_build_lane(x, b, gpu, i);
   return hk_builder_finish(b, x->f->name, out);
 }
 
-hk_status hk_msccl_programs(hk_msccl_state *x, unsigned how, hk_program **programs) {
+hk_status hk_msccl_programs(hk_msccl_state *x, hk_program **programs) {
   hk_status rc = HK_OK;
   const int nranks = x->f->nranks;
   int *last_write = calloc((size_t)x->nout, sizeof *last_write);
   if (!last_write) return HK_FAIL_ERRNO("no memory to run %s", x->f->report.file);
   for (int r = 0; r < nranks; r++) {
-    if (how & HK_MSCCL_DIRECT) msccl_programs_make_direct(x, r);
-    if (how & HK_MSCCL_COPIES) msccl_programs_mark_copies(x, r, last_write);
+    if (x->how & HK_MSCCL_DIRECT) msccl_programs_make_direct(x, r);
+    if (x->how & HK_MSCCL_DIRECT) msccl_programs_join_sends(x, r);
+    if (x->how & HK_MSCCL_COPIES) msccl_programs_mark_copies(x, r, last_write);
     msccl_programs_count_scratch(x, r);
   }
   for (int r = 0; r < nranks; r++) HK_TRY(msccl_programs_build(x, r, &programs[r]), out);

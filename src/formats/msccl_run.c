@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Runs the blocks of an MSCCL file with names in place of data. A block runs one chunk of a step in each round, so
- * messages are received soon after they are sent, and few slots are filled at a time. */
+/* Runs the blocks of an MSCCL file with names in place of data. A block runs one chunk of a step in each round, and a
+ * message arrives in the round after it was sent. So a lane's instructions are in an order in which all ranks work at
+ * the same time, and few slots are filled at a time. */
 #include "msccl_run.h"
 #include <stdarg.h>
 #include <stdlib.h>
@@ -51,7 +52,7 @@ static uint16_t msccl_run_link_block(const hk_msccl_state *x, const hk_msccl_val
 }
 
 int hk_msccl_alias(const hk_msccl_state *x, int gpu, int in) {
-  const int parts = x->f->parts;
+  const int parts = x->parts;
   if (hk_coll_partition(x->f->coll) == HK_PART_SPLIT) return in;
   const int whole = hk_coll_alias(x->f->coll, gpu, x->f->nranks, 0, in / parts);
   return whole < 0 ? whole : whole * parts + in % parts;
@@ -121,9 +122,9 @@ static bool msccl_run_write(hk_msccl_state *x, const hk_msccl_block *b, const hk
     m->moved[p.at] = true;
     p.at = out;
   }
-  if (v->chunk % x->f->parts != p.at % x->f->parts)
-    return msccl_run_wrong(x, b, s, "writes chunk %d of a message to the place of chunk %d", v->chunk % x->f->parts,
-                           p.at % x->f->parts);
+  if (v->chunk % x->parts != p.at % x->parts)
+    return msccl_run_wrong(x, b, s, "writes chunk %d of a message to the place of chunk %d", v->chunk % x->parts,
+                           p.at % x->parts);
   *o = (hk_msccl_operand){HK_OUT, (uint16_t)p.at, -1};
   m->out[p.at] = *v;
   return true;
@@ -225,9 +226,10 @@ static bool msccl_run_chunk(hk_msccl_state *x, hk_msccl_block *b, const hk_msccl
     hk_msccl_queue *q = &x->sent[own];
     r.dst[r.ndst++] = (hk_msccl_operand){HK_LINK, msccl_run_link_block(x, &v), own};
     if (!HK_RESERVE(q->at, q->room, (size_t)b->sent + 1)) return msccl_run_no_memory(x);
-    q->at[b->sent++] = (hk_msccl_message){v, x->links[x->links[own].first].sent++};
+    q->at[b->sent++] = (hk_msccl_message){v, x->links[x->links[own].first].sent++, x->round};
   }
   if (s->does & HK_MSCCL_ADD && v.ranks == msccl_run_all(x)) r.flags = HK_INSTR_FINAL;
+  r.part = v.chunk % x->parts;
   if (adds_to && r.dst[0].space == HK_OUT) r.to = r.dst[0].block;
   return msccl_run_keep(x, &x->ranks[b->gpu], &r);
 }
@@ -235,7 +237,11 @@ static bool msccl_run_chunk(hk_msccl_state *x, hk_msccl_block *b, const hk_msccl
 static bool msccl_run_ready(const hk_msccl_state *x, const hk_msccl_block *b, const hk_msccl_step *s) {
   const hk_msccl_block *mine = &x->f->blocks[x->f->first_block[b->gpu]];
   if (s->dep_block >= 0 && mine[s->dep_block].pc <= s->dep_step) return false;
-  return !(s->does & HK_MSCCL_RECV) || (b->sender >= 0 && x->f->blocks[b->sender].sent > b->received);
+  if (!(s->does & HK_MSCCL_RECV)) return true;
+  if (b->sender < 0 || x->f->blocks[b->sender].sent == b->received) return false;
+  const hk_msccl_message *next = &x->sent[b->sender].at[b->received];
+  if (next->round == x->round) return false;
+  return !(x->how & HK_MSCCL_MERGE) || next->turn == x->links[x->links[b->sender].first].received;
 }
 
 /* Names a block that waits for ever: if there is one, for a block that has ended or does not exist. */
@@ -264,6 +270,7 @@ static bool msccl_run_stuck(hk_msccl_state *x) {
 static bool msccl_run_blocks(hk_msccl_state *x) {
   for (bool moved = true, left = true; left;) {
     if (!moved) return msccl_run_stuck(x);
+    x->round++;
     moved = left = false;
     for (int i = 0; i < x->f->nblocks; i++) {
       hk_msccl_block *b = &x->f->blocks[i];
@@ -291,12 +298,12 @@ static bool msccl_run_check_output(hk_msccl_state *x, int gpu, int out) {
   const hk_msccl_value is = in >= 0 ? m->in[in] : m->out[out];
   const bool split = hk_coll_partition(coll) == HK_PART_SPLIT;
   int from, part;
-  hk_coll_source(coll, gpu, x->f->nranks, 0, split ? out : out / x->f->parts, &from, &part);
-  if (!split) part = part * x->f->parts + out % x->f->parts;
+  hk_coll_source(coll, gpu, x->f->nranks, 0, split ? out : out / x->parts, &from, &part);
+  if (!split) part = part * x->parts + out % x->parts;
   const uint64_t all = msccl_run_all(x);
   const hk_msccl_value should = hk_coll_reduces(coll) ? (hk_msccl_value){part, all} : msccl_run_input(x, from, part);
   if (is.chunk == should.chunk && is.ranks == should.ranks) {
-    hk_msccl_record r = {.block = x->f->first_block[gpu], .to = -1, .ndst = 1, .nsrc = 1};
+    hk_msccl_record r = {.block = x->f->first_block[gpu], .to = -1, .part = out % x->parts, .ndst = 1, .nsrc = 1};
     r.dst[0] = (hk_msccl_operand){HK_OUT, (uint16_t)out, -1};
     r.src[0] = (hk_msccl_operand){HK_IN, (uint16_t)in, -1};
     return in < 0 || msccl_run_keep(x, m, &r);
@@ -314,8 +321,8 @@ static bool msccl_run_check_output(hk_msccl_state *x, int gpu, int out) {
   return false;
 }
 
-/* Gives each connection from one rank to another a channel. If they are too many, those whose channels in the file
- * differ by a multiple of HK_CHANNELS share a link, and their blocks a lane. */
+/* Gives each connection from one rank to another a channel, or all the same one (HK_MSCCL_MERGE). If they are too many,
+ * those whose channels in the file differ by a multiple of HK_CHANNELS share a link, and their blocks a lane. */
 static void msccl_run_link(hk_msccl_state *x, int from, int to) {
   const hk_msccl_file *f = x->f;
   const int begin = f->first_block[from], end = f->first_block[from + 1];
@@ -326,7 +333,7 @@ static void msccl_run_link(hk_msccl_state *x, int from, int to) {
   for (int i = begin, next = 0; i < end; i++) {
     const hk_msccl_block *b = &f->blocks[i];
     if (b->send != to) continue;
-    const int c = shared ? b->chan % HK_CHANNELS : next++;
+    const int c = x->how & HK_MSCCL_MERGE ? 0 : shared ? b->chan % HK_CHANNELS : next++;
     if (first[c] < 0) first[c] = i;
     x->links[i] = (hk_msccl_link){.first = first[c], .channel = c};
     const int with = f->blocks[first[c]].receiver;
@@ -338,8 +345,9 @@ static void msccl_run_link(hk_msccl_state *x, int from, int to) {
 static bool msccl_run_begin(hk_msccl_state *x) {
   const size_t n = (size_t)x->f->nranks;
   const bool split = hk_coll_partition(x->f->coll) == HK_PART_SPLIT;
-  x->nin = split ? x->f->chunks : hk_coll_in_blocks(x->f->coll, x->f->nranks) * x->f->parts;
-  x->nout = split ? x->f->chunks : hk_coll_out_blocks(x->f->coll, x->f->nranks) * x->f->parts;
+  x->parts = x->f->parts;
+  x->nin = split ? x->f->chunks : hk_coll_in_blocks(x->f->coll, x->f->nranks) * x->parts;
+  x->nout = split ? x->f->chunks : hk_coll_out_blocks(x->f->coll, x->f->nranks) * x->parts;
   x->ranks = calloc(n, sizeof *x->ranks);
   x->sent = calloc((size_t)x->f->nblocks + 1, sizeof *x->sent);
   x->links = calloc((size_t)x->f->nblocks + 1, sizeof *x->links);
@@ -384,7 +392,7 @@ static void msccl_run_end(hk_msccl_state *x) {
 
 hk_status hk_msccl_run(hk_msccl_file *f, unsigned how, hk_program **programs) {
   hk_status rc = HK_OK;
-  hk_msccl_state x = {.f = f};
+  hk_msccl_state x = {.f = f, .how = how};
   bool good = msccl_run_begin(&x) || msccl_run_no_memory(&x);
   good = good && msccl_run_blocks(&x);
   for (int r = 0; r < f->nranks && good; r++)
@@ -394,7 +402,8 @@ hk_status hk_msccl_run(hk_msccl_file *f, unsigned how, hk_program **programs) {
     rc = f->report.errors > 0 ? hk_xml_status(&f->report) : HK_ERR_SYSTEM;
     goto out;
   }
-  rc = hk_msccl_programs(&x, how, programs);
+  HK_TRY(hk_msccl_fold(&x), out);
+  rc = hk_msccl_programs(&x, programs);
 out:
   msccl_run_end(&x);
   return rc;

@@ -20,10 +20,11 @@ typedef struct hk_msccl_operand {
   int owner;      /* HK_LINK: the block of the file */
 } hk_msccl_operand;
 
-enum { HK_MSCCL_DESTINATIONS = 2 };
+enum { HK_MSCCL_DESTINATIONS = 16 };
 typedef struct hk_msccl_record {
   int block; /* of the file */
   int to;    /* the place that `re` adds to, in the output; -1: another type of step */
+  int part;  /* of a message, that it moves */
   unsigned flags;
   uint8_t ndst, nsrc;
   hk_msccl_operand dst[HK_MSCCL_DESTINATIONS], src[HK_MSCCL_SOURCES];
@@ -41,6 +42,7 @@ typedef struct hk_msccl_memory {
 typedef struct hk_msccl_message {
   hk_msccl_value data;
   int turn; /* its number among the messages of the link */
+  int round;
 } hk_msccl_message;
 typedef struct hk_msccl_queue {
   hk_msccl_message *at;
@@ -56,6 +58,9 @@ typedef struct hk_msccl_link {
 
 typedef struct hk_msccl_state {
   hk_msccl_file *f;
+  unsigned how;  /* HK_MSCCL_COPIES and the like */
+  int round;     /* that runs */
+  int parts;     /* chunks of a message */
   int nin, nout; /* chunks of a rank's input and output */
   hk_msccl_memory *ranks;
   hk_msccl_queue *sent; /* by sending block */
@@ -67,5 +72,8 @@ typedef struct hk_msccl_state {
 int hk_msccl_lane(const hk_msccl_state *x, int block); /* blocks with equal results run in one lane */
 /* The output chunk at the place of an input chunk if the call is in place; -1: none. */
 int hk_msccl_alias(const hk_msccl_state *x, int gpu, int in);
+/* msccl_fold.c: parts of a message that all ranks treat alike become one. The library makes copies of lanes itself, as
+ * many as the call needs, so a file need not bring them. */
+hk_status hk_msccl_fold(hk_msccl_state *x);
 /* msccl_programs.c: of all ranks, from their records. */
-hk_status hk_msccl_programs(hk_msccl_state *x, unsigned how, hk_program **programs);
+hk_status hk_msccl_programs(hk_msccl_state *x, hk_program **programs);

@@ -35,16 +35,18 @@ static inline void msccl_step(msccl_writer *w, const char *type, char from, int 
 }
 static inline void msccl_end(msccl_writer *w, const char *what) { fprintf(w->f, "</%s>\n", what); }
 
-/* A msccl_ring of each channel: chunk c of `parts` rings goes once around for the sum, once for the result. */
+/* A ring of each channel: chunk c of `parts` rings goes once around for the sum, once for the result. Every second ring
+ * goes backwards. */
 static inline char *msccl_ring(int n, int parts, const char *more) {
   msccl_writer w;
   msccl_begin(&w, "allreduce", n, n * parts, more);
   for (int g = 0; g < n; g++) {
     msccl_gpu(&w, g, 0);
     for (int p = 0; p < parts; p++) {
-      msccl_block(&w, p, (g + 1) % n, (g + n - 1) % n, p);
+      const int step = p % 2 ? n - 1 : 1;
+      msccl_block(&w, p, (g + step) % n, (g + n - step) % n, p);
       for (int k = 0; k < 2 * n - 1; k++) {
-        const int c = p * n + (g + 2 * n - k) % n;
+        const int c = p * n + (g + (2 * n - k) * step) % n;
         msccl_step(&w,
                    k == 0          ? "s"
                    : k < n - 1     ? "rrs"

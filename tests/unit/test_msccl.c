@@ -29,8 +29,7 @@ TEST_LOOP(files, 15) {
   }
 }
 
-/* Blocks that wait for each other are one lane; the others have their own. Channels of a pair of ranks are numbered
- * from 0 on, whatever the file calls them. */
+/* Blocks that wait for each other, or have the same peers, are one lane; the others have their own. */
 TEST(lanes) {
   hk_program_file m;
   char *text = msccl_pairs(5);
@@ -44,10 +43,29 @@ TEST(lanes) {
   free(text);
   text = msccl_ring(4, 3, "");
   ck_assert_int_eq(hk_program_file_read(&m, "file", text, 8), HK_OK);
-  ck_assert_int_eq(m.sets->programs[2]->nlanes, 3);
-  ck_assert_int_eq(m.sets->programs[2]->traits.span, 3);
+  ck_assert_int_eq(m.sets->programs[2]->nlanes, 2); /* there, and back */
+  ck_assert_int_eq(m.sets->programs[2]->blocks, 12);
+  ck_assert_int_eq(m.sets->programs[2]->traits.span, 1);
   ck_assert_str_eq(m.sets->programs[2]->algorithm, "made_up");
   ck_assert(!m.sets->in_place && m.sets->out_of_place);
+  hk_program_file_free(&m);
+  free(text);
+}
+
+/* Parts of a message that all ranks treat alike become one. */
+TEST(folds) {
+  static const struct { int parts, blocks; } rings[] = {{1, 5}, {2, 10}, {3, 15}, {4, 10}, {8, 10}};
+  hk_program_file m;
+  for (size_t i = 0; i < HK_ARRAY_LENGTH(rings); i++) {
+    char *text = msccl_ring(5, rings[i].parts, "");
+    ck_assert_int_eq(hk_program_file_read(&m, "file", text, 8), HK_OK);
+    ck_assert_int_eq(m.sets->programs[2]->blocks, rings[i].blocks);
+    hk_program_file_free(&m);
+    free(text);
+  }
+  char *text = msccl_direct(4, 3, "alltoall");
+  ck_assert_int_eq(hk_program_file_read(&m, "file", text, 8), HK_OK);
+  ck_assert_int_eq(hk_program_parts(m.sets->programs[2]), 1);
   hk_program_file_free(&m);
   free(text);
 }
