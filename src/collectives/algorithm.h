@@ -24,6 +24,8 @@ typedef struct hk_team {
 typedef struct hk_loaded {
   hk_program *const *programs; /* [nranks], by rank */
   int nranks;
+  /* The sizes for which the author meant it, in bytes of the larger of a rank's buffers; most 0: no limit. */
+  unsigned long long least, most;
 } hk_loaded;
 
 typedef struct hk_algorithm {
@@ -51,6 +53,10 @@ const hk_algorithm *hk_algorithm_by_name(const char *name);
 static inline const char *hk_algorithm_cannot(const hk_algorithm *a, const hk_team *team, hk_coll coll) {
   if (a->loaded && a->loaded->nranks != team->nranks) return "is a program for another number of ranks";
   return a->cannot ? a->cannot(team, hk_coll_plain(coll)) : NULL;
+}
+/* True if its file is for other sizes. */
+static inline bool hk_algorithm_outside(const hk_algorithm *a, size_t bytes) {
+  return a->loaded && (bytes < a->loaded->least || (a->loaded->most && bytes > a->loaded->most));
 }
 static inline bool hk_algorithm_supports(const hk_algorithm *a, const hk_team *team, hk_coll coll) {
   return (a->colls >> coll & 1u) && !hk_algorithm_cannot(a, team, coll);

@@ -43,7 +43,7 @@ static void programs_add(hk_user_programs *p, hk_program_set *m, const char *fil
   const hk_program *first = m->programs[0];
   p->own[p->n].set = *m;
   p->own[p->n].hash = p->hash;
-  p->own[p->n].loaded = (hk_loaded){m->programs, m->nranks};
+  p->own[p->n].loaded = (hk_loaded){m->programs, m->nranks, m->least, m->most};
   snprintf(p->own[p->n].about, sizeof p->own[p->n].about, "the program of %.80s", file);
   p->own[p->n].algorithm = (hk_algorithm){.name = first->algorithm,
                                           .about = p->own[p->n].about,

@@ -107,6 +107,7 @@ static hk_status select_cheapest(const hk_machine *m, const hk_filter *w, hk_col
   for (int i = 0; all[i]; i++) {
     const hk_algorithm *a = all[i];
     if (select_barred(w, coll, i) || select_varies(w, coll, a) || !hk_algorithm_supports(a, &m->team, coll)) continue;
+    if (!(w && w->any_size) && hk_algorithm_outside(a, last)) continue;
     for (int p = 0; p < HK_PROTO_COUNT; p++) {
       hk_decision d;
       if (!select_speaks(m, a, (hk_protocol)p) || select_protocol_barred(w, coll, (hk_protocol)p)) continue;
@@ -131,6 +132,7 @@ static hk_status select_by_rule(const hk_machine *m, const hk_filter *filter, hk
     if (!hk_rule_fits(r, m, coll, bytes)) continue;
     hk_filter w = *filter;
     if (r->algorithm >= 0) w.barred[coll] |= ~(1u << r->algorithm);
+    w.any_size = r->algorithm >= 0;
     if (r->protocol >= 0) w.barred_protocols[coll] |= (uint8_t) ~(1u << r->protocol);
     if (r->channels) w.min_channels = w.max_channels = r->channels;
     HK_OR_RETURN(select_cheapest(m, &w, coll, bytes, out, found));
@@ -182,6 +184,10 @@ hk_status hk_select(const hk_machine *m, const hk_filter *filter, hk_coll coll, 
     return HK_OK;
   }
   HK_OR_RETURN(select_cheapest(m, w, coll, bytes, out, &found));
+  if (found) return HK_OK;
+  hk_filter rest = *w;
+  rest.any_size = true;
+  HK_OR_RETURN(select_cheapest(m, &rest, coll, bytes, out, &found));
   return found ? HK_OK : select_from_all(m, *w, coll, bytes, out);
 }
 
@@ -232,6 +238,8 @@ hk_status hk_select_all(const hk_machine *m, const hk_filter *filter, hk_coll co
                "is not batch-invariant (HOCKET_BATCH_INVARIANT): it adds in another order than that of ranks");
     else if (select_barred(filter, coll, i))
       snprintf(row.why, sizeof row.why, "is excluded by NCCL_ALGO");
+    else if (hk_algorithm_outside(a, bytes))
+      snprintf(row.why, sizeof row.why, "is for other sizes, by its file: NCCL_ALGO or a tuning file can force it");
     if (row.why[0]) {
       select_insert(out, n, &row);
       continue;

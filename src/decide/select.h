@@ -20,6 +20,7 @@ typedef struct hk_filter {
   uint8_t barred_protocols[HK_COLL_COUNT];      /* bit p: not protocol p */
   uint32_t only[HK_PROTO_COUNT];  /* bit i: the i-th algorithm by this protocol may be used; all 0: any may */
   int min_channels, max_channels; /* 0: no restriction */
+  bool any_size;                  /* programs of files for other sizes, too; hk_select needs this only for itself */
   bool efficient;                 /* more channels only for a larger gain: NCCL_CTA_POLICY_EFFICIENCY */
   const struct hk_rules *rules;   /* of a tuning file; may be NULL */
   /* Sums in the fixed order only (hk_algorithm.fixed_order): HOCKET_BATCH_INVARIANT. It has priority over all other
@@ -53,8 +54,9 @@ size_t hk_size_class_last(size_t bytes); /* the largest size of its class */
 
 /* Returns true if the algorithm may run with batch_invariant. */
 bool hk_select_invariant(const struct hk_algorithm *a, hk_coll coll);
-/* Makes the decision for the size's class; `us` is the price of this size. `filter` may be NULL. If no choice satisfies
- * the filter, it is ignored, and `note` says so. HK_ERR_SYSTEM: no memory. */
+/* Makes the decision for the size's class; `us` is the price of this size. `filter` may be NULL. A program whose file is
+ * for other sizes is chosen only if the filter or a rule leaves no other. If no choice satisfies the filter, it is
+ * ignored, and `note` says so. HK_ERR_SYSTEM: no memory. */
 hk_status hk_select(const hk_machine *m, const hk_filter *filter, hk_coll coll, size_t bytes, hk_decision *out);
 
 /* Prices one algorithm and protocol. *can: it can run, and is not excluded. */

@@ -10,8 +10,8 @@ enum { HK_PROGRAM_FILE_BYTES = 256 << 20 };
 typedef struct hk_program_set {
   hk_program **programs; /* [nranks], by rank */
   int nranks;
-  bool in_place, out_of_place;
-  unsigned long long least, most; /* bytes of a message; most 0: no limit */
+  bool in_place, out_of_place;    /* marks of the file */
+  unsigned long long least, most; /* bytes of the larger of a rank's buffers; most 0: no limit */
   int *lines;                     /* text form: where each rank's program begins, [nranks]; else NULL */
   bool proved;                    /* for the slots of hk_program_file_read */
 } hk_program_set;

@@ -9,6 +9,7 @@
 #include "../../src/decide/programs.h"
 #include "../../src/run/plans.h"
 #include "../support/msccl_files.h"
+#include "../support/outlines.h"
 #include "../support/ranks.h"
 #include "../support/suite.h"
 
@@ -179,6 +180,43 @@ TEST(others) {
     ck_assert_int_eq(hk_algorithm_supports(&p->own[i].algorithm, &m.team, HK_ALLREDUCE), i == 4);
   hk_user_programs_free(p);
   ck_assert_int_eq(hk_user_programs_load(&p, "/no/such/folder", 8), HK_ERR_ARGUMENT);
+}
+
+/* A file's sizes limit the choice; a filter that leaves only this program forces it. */
+TEST(sizes) {
+  hk_user_programs *p;
+  hk_decision d;
+  hk_filter filter = {.batch_invariant = false};
+  const hk_host_facts facts = {.nranks = RANKS,
+                               .nhosts = 1,
+                               .ranks_per_host = RANKS,
+                               .least_per_host = RANKS,
+                               .cores_per_host = 64,
+                               .memory = true,
+                               .slot_bytes = 131072};
+  const hk_machine m = with_outlines(hk_machine_of_hosts(&facts, NULL));
+  ck_assert_int_eq(hk_user_programs_load(&p, folder, 8), HK_OK);
+  filter.algorithms = p->all;
+  const hk_algorithm *pairs = &p->own[1].algorithm; /* of 64 to 65536 bytes */
+  uint32_t two = 0, one = 0;
+  for (int i = 0; p->all[i]; i++) {
+    if (p->all[i] == pairs) one = 1u << i;
+    if (!strcmp(p->all[i]->name, "ring")) two = 1u << i;
+  }
+  two |= one;
+  static const size_t inside[] = {64, 4096, 65536}, outside[] = {16, 65537, 1 << 20};
+  for (int i = 0; i < 3; i++) {
+    filter.barred[HK_ALLREDUCE] = ~two;
+    ck_assert_int_eq(hk_select(&m, &filter, HK_ALLREDUCE, inside[i], &d), HK_OK);
+    ck_assert_ptr_eq(d.algorithm, pairs);
+    ck_assert_int_eq(hk_select(&m, &filter, HK_ALLREDUCE, outside[i], &d), HK_OK);
+    ck_assert_ptr_ne(d.algorithm, pairs);
+    filter.barred[HK_ALLREDUCE] = ~one;
+    ck_assert_int_eq(hk_select(&m, &filter, HK_ALLREDUCE, outside[i], &d), HK_OK);
+    ck_assert_ptr_eq(d.algorithm, pairs);
+    ck_assert_ptr_null(d.note);
+  }
+  hk_user_programs_free(p);
 }
 
 int main(void) {
