@@ -10,6 +10,7 @@ want_build() {
   need make "cmd:make" "runs the Makefile"
   wish libhwloc-dev "file:/usr/include/hwloc.h" "CPUs and PCI devices of unusual machines"
   wish libexpat1 "so:libexpat.so.1" "reads NCCL's topology and graph XML"
+  wish libjansson4 "so:libjansson.so.4" "reads programs in JSON"
 }
 want_check() {
   want_build
@@ -22,6 +23,7 @@ want_check() {
   wish lld "cmd:ld.lld" "links the tests in half of the time"
   wish clang-format "cmd:clang-format" "checks the form of the sources"
   wish libexpat1-dev "file:/usr/include/expat.h" "what we declare of expat is compared with it"
+  wish libjansson-dev "file:/usr/include/jansson.h" "what we declare of jansson is compared with it"
   wish libibverbs-dev "file:/usr/include/infiniband/verbs.h" "what we declare of verbs is compared with it"
   wish librdmacm-dev "file:/usr/include/rdma/rdma_cma.h" "what we declare of rdma_cm is compared with it"
   wish libc6-dev-arm64-cross "file:/usr/aarch64-linux-gnu/include/stdio.h" "compiles for another kind of CPU"

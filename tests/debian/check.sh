@@ -99,7 +99,7 @@ goal() { # user goal
 
 # Everything is compiled without optimization, the tests, too; what users build also in the ways that distributions do.
 install='DEBIAN_FRONTEND=noninteractive apt-get -q install -y --no-install-recommends'
-headers='libhwloc-dev check libsubunit-dev libexpat1-dev libibverbs-dev librdmacm-dev libssl-dev' # that sources look for
+headers='libhwloc-dev check libsubunit-dev libexpat1-dev libjansson-dev libibverbs-dev librdmacm-dev libssl-dev' # that sources look for
 compilers() {
   local root=$folder/$release-compilers names name flags log words began rc targets make
   read -ra names <<<"${COMPILERS:-}"
