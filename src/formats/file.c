@@ -18,6 +18,51 @@ hk_program_set *hk_program_file_add(hk_program_file *f, int nranks) {
   return s;
 }
 
+static bool file_same_set(const hk_program *a, const hk_program *b) {
+  return a->coll == b->coll && a->nranks == b->nranks && a->root == b->root && !strcmp(a->algorithm, b->algorithm);
+}
+
+/* Moves the programs of one set, which begins with piece `at`, into the file. */
+static hk_status file_gather_set(hk_program_file *out, const char *name, const char *list, hk_program_piece *pieces,
+                                 int at, int end) {
+  const hk_program head = *pieces[at].program;
+  const int n = head.nranks, line = pieces[at].line;
+  char place[60];
+  if (line)
+    snprintf(place, sizeof place, ":%d", line);
+  else
+    snprintf(place, sizeof place, ": %.40s[%d]", list, at);
+  if (n == 0) return HK_FAIL(HK_ERR_ARGUMENT, "%s%s: a collective of 0 ranks", name, place);
+  hk_program_set *s = hk_program_file_add(out, n);
+  if (!s || (line && !(s->lines = calloc((size_t)n, sizeof *s->lines)))) return HK_FAIL_ERRNO("no memory for %s", name);
+  for (hk_program_piece *p = &pieces[at]; p < pieces + end && p < pieces + at + n; p++) {
+    const int r = p->program->rank;
+    if (!file_same_set(p->program, &head) || r >= n || s->programs[r]) break;
+    s->programs[r] = p->program;
+    if (s->lines) s->lines[r] = p->line;
+    p->program = NULL;
+  }
+  for (int r = 0; r < n; r++)
+    if (!s->programs[r])
+      return HK_FAIL(HK_ERR_ARGUMENT, "%s%s: the program of rank %d of %d is missing: a proof needs those of all ranks",
+                     name, place, r, n);
+  return HK_OK;
+}
+
+hk_status hk_program_file_gather(hk_program_file *out, const char *name, const char *list, hk_program_piece *pieces,
+                                 int n) {
+  for (int i = 0; i < n; i += out->sets[out->nsets - 1].nranks)
+    HK_OR_RETURN(file_gather_set(out, name, list, pieces, i, n));
+  return HK_OK;
+}
+
+void hk_program_set_span(hk_program_set *s) {
+  uint16_t span = 0;
+  for (int r = 0; r < s->nranks; r++)
+    if (s->programs[r]->traits.span > span) span = s->programs[r]->traits.span;
+  for (int r = 0; r < s->nranks; r++) s->programs[r]->traits.span = span;
+}
+
 hk_status hk_program_set_try(const hk_program_set *s, unsigned slots, hk_verify_report *report) {
   hk_status rc = HK_OK;
   for (int in_place = 0; in_place < 2 && rc == HK_OK; in_place++) {
