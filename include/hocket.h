@@ -109,7 +109,7 @@ int hocketDeviceCount(void);
 ncclResult_t hocketCommSetBatchInvariant(ncclComm_t comm, int on);
 
 /**
- * Adds the program of a file to the algorithms of this communicator: MSCCL's XML (docs/programs.md). Every rank calls
+ * Adds the program of a file to the algorithms of this communicator (its forms: docs/programs.md). Every rank calls
  * it with a file of equal content, while no other call of the communicator runs; it returns when all have. The program
  * is proved first. From then on it has a price as built-in algorithms have, and ncclCollConfig_t's algSelection selects
  * it by the name in the file. HOCKET_PROGRAMS does the same at init, for a folder.

@@ -79,7 +79,7 @@ out:
 
 static int programs_is_file(const struct dirent *e) {
   const char *dot = strrchr(e->d_name, '.');
-  return dot && (!strcmp(dot, ".txt") || !strcmp(dot, ".xml"));
+  return dot && (!strcmp(dot, ".txt") || !strcmp(dot, ".xml") || !strcmp(dot, ".json"));
 }
 
 static int programs_by_name(const struct dirent **a, const struct dirent **b) {

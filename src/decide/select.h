@@ -54,8 +54,8 @@ size_t hk_size_class_last(size_t bytes); /* the largest size of its class */
 
 /* Returns true if the algorithm may run with batch_invariant. */
 bool hk_select_invariant(const struct hk_algorithm *a, hk_coll coll);
-/* Makes the decision for the size's class; `us` is the price of this size. `filter` may be NULL. A program whose file is
- * for other sizes is chosen only if the filter or a rule leaves no other. If no choice satisfies the filter, it is
+/* Makes the decision for the size's class; `us` is the price of this size. `filter` may be NULL. A program whose file
+ * is for other sizes is chosen only if the filter or a rule leaves no other. If no choice satisfies the filter, it is
  * ignored, and `note` says so. HK_ERR_SYSTEM: no memory. */
 hk_status hk_select(const hk_machine *m, const hk_filter *filter, hk_coll coll, size_t bytes, hk_decision *out);
 

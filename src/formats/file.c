@@ -87,8 +87,13 @@ hk_status hk_program_file_read(hk_program_file *out, const char *name, const cha
     HK_OR_RETURN(hk_text_read(name, HK_PROGRAM_FILE_BYTES, &own, &bytes));
   else if (!(own = strdup(text)))
     return HK_FAIL_ERRNO("no memory to read %s", name);
-  const hk_status rc = own[strspn(own, " \t\r\n")] == '<' ? hk_msccl_read(out, name, own, slots)
-                                                          : hk_text_programs_read(out, name, own);
+  hk_status rc;
+  switch (own[strspn(own, " \t\r\n")]) {
+    case '<': rc = hk_msccl_read(out, name, own, slots); break;
+    case '{':
+    case '[': rc = hk_json_programs_read(out, name, own); break;
+    default: rc = hk_text_programs_read(out, name, own);
+  }
   free(own);
   return rc;
 }

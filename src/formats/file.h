@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Files of programs: Hocket's own text and MSCCL's XML. */
+/* Files of programs: Hocket's own text and JSON, and MSCCL's XML. */
 #pragma once
 #include <stdbool.h>
 #include "../program/program.h"
@@ -42,3 +42,8 @@ void hk_program_set_free(hk_program_set *s);
 
 /* Proves a set out of place and in place; does nothing if it is proved. HK_ERR_ARGUMENT: the proof fails. */
 hk_status hk_program_set_prove(hk_program_set *s, const char *name, unsigned slots);
+
+/* Writes the programs in the forms that hk_program_file_read reads: text has the programs only, JSON also the calls for
+ * which they are meant. */
+void hk_program_set_text(const hk_program_set *s, FILE *to);
+void hk_program_set_json(const hk_program_set *s, FILE *to);

@@ -15,3 +15,5 @@ extern const char *const hk_link_words[HK_LINK_KINDS];
 const char *hk_link_word(unsigned kind); /* for any value */
 /* "in", "out", "scratch", by hk_space. */
 extern const char *const hk_space_words[3];
+/* The characters of an algorithm's name in a file. */
+#define HK_PROGRAM_NAME_CHARACTERS "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+."

@@ -104,7 +104,7 @@ static void text_read_head(parser *p) {
   }
   p->at += n;
   text_expect(p, " ");
-  n = strspn(p->at, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+.");
+  n = strspn(p->at, HK_PROGRAM_NAME_CHARACTERS);
   if (n == 0 || n >= sizeof h->algorithm)
     text_fail(p, "expected an algorithm's name of at most %zu letters, digits, _-+.", sizeof h->algorithm - 1);
   if (p->error) return;

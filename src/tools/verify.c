@@ -277,8 +277,8 @@ const hk_tool hk_tool_verify = {
         "left of an addition) or varies (with the element's place). docs/numerics.md says more.\n"
         "\n"
         "A FILE (- is stdin) holds the programs of all ranks, one after another, as hocket plan --program writes them; "
-        "lines that start with # are comments. Or it is an algorithm in MSCCL's XML. docs/programs.md explains the "
-        "forms, and what helps if a program is rejected.",
+        "lines that start with # are comments. Or it has them in JSON, or it is an algorithm in MSCCL's XML. "
+        "docs/programs.md explains the forms, and what helps if a program is rejected.",
     .findings = "a program was rejected; the output says which rank, lane and instruction, and why",
     .examples = "hocket verify --all --ranks 2-9\n  every algorithm, from 2 to 9 ranks\n"
                 "hocket verify --algorithm ring --ranks 100 --slots 2\n  the ring, with two slots a link\n"
