@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The table of algorithms, and common parts: programs for one rank. */
-#include <stdlib.h>
 #include <string.h>
 #include "algorithm.h"
 
@@ -27,11 +26,10 @@ static void registry_build_alone(hk_builder *b, const hk_build *what) {
                 (hk_operand[]){hk_in(0, 0)}, 1);
 }
 
-static hk_status registry_copy(const hk_program *p, hk_program **out) {
-  *out = malloc(p->bytes);
-  if (!*out) return HK_FAIL(HK_ERR_SYSTEM, "Out of memory for a program of %zu bytes", p->bytes);
-  memcpy(*out, p, p->bytes);
-  return HK_OK;
+/* The programs of a file are for one root; for another one, all ranks are turned. */
+static hk_status registry_copy(const hk_loaded *l, const hk_build *what, hk_program **out) {
+  const int n = l->nranks, by = (what->root - l->programs[0]->root + n) % n;
+  return hk_program_turn(l->programs[(what->rank - by + n) % n], by, out);
 }
 
 hk_status hk_algorithm_build(const hk_algorithm *a, const hk_build *what, hk_program **out) {
@@ -41,7 +39,7 @@ hk_status hk_algorithm_build(const hk_algorithm *a, const hk_build *what, hk_pro
   *out = NULL;
   if (!(a->colls >> what->coll & 1u))
     return HK_FAIL(HK_ERR_INTERNAL, "The algorithm %s has no program for %s", a->name, hk_coll_name(what->coll));
-  if (a->loaded) return registry_copy(a->loaded->programs[what->rank], out);
+  if (a->loaded) return registry_copy(a->loaded, what, out);
   HK_OR_RETURN(hk_builder_new(&b, what));
   if (what->nranks == 1)
     registry_build_alone(b, what);

@@ -11,8 +11,11 @@
 /* What the proof does not say: that this library can run them. */
 static hk_status programs_check(const hk_program_set *m, const char *path) {
   const hk_coll coll = (hk_coll)m->programs[0]->coll;
-  if (hk_coll_has_root(coll))
-    return HK_FAIL(HK_ERR_ARGUMENT, "%s: a program of %s is for one root only", path, hk_coll_name(coll));
+  for (int r = 0; hk_coll_has_root(coll) && r < m->nranks; r++)
+    if (m->programs[r]->traits.in_groups)
+      return HK_FAIL(HK_ERR_ARGUMENT,
+                     "%s: a program of %s must not have sums by the network: its groups hold for one root", path,
+                     hk_coll_name(coll));
   return HK_OK;
 }
 

@@ -25,7 +25,7 @@ hk_status hk_user_programs_add(hk_user_programs *p, const char *path, unsigned s
 /* Removes the programs that were added since p->hash had this value. */
 void hk_user_programs_drop(hk_user_programs *p, uint64_t hash);
 /* Reads the files *.json, *.txt and *.xml of the folder in the order of their names, and proves their programs for
- * links with `slots` slots. A file that cannot be used is left out; the log says why. HK_ERR_ARGUMENT: the folder cannot
- * be read. */
+ * links with `slots` slots. A file that cannot be used is left out; the log says why. HK_ERR_ARGUMENT: the folder
+ * cannot be read. */
 hk_status hk_user_programs_load(hk_user_programs **out, const char *folder, unsigned slots);
 void hk_user_programs_free(hk_user_programs *p); /* NULL is fine */

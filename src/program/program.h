@@ -357,6 +357,9 @@ uint64_t hk_program_shape(const hk_program *p);
 int hk_program_is_shifted(const hk_program *first, const hk_program *p, int by);
 /* The same, but sums may have their sources in another order, and divided in another way among several instructions. */
 int hk_program_is_alike(const hk_program *first, const hk_program *p, int by);
+/* A copy with the numbers of all ranks raised by `by` >= 0, modulo the number of ranks: what rank `p->rank + by` does
+ * if the root is `p->root + by`. HK_ERR_SYSTEM: no memory. */
+hk_status hk_program_turn(const hk_program *p, int by, hk_program **out);
 void hk_program_free(hk_program *p);
 /* The program as text, one instruction a line, for people and for golden tests. */
 void hk_program_dump(const hk_program *p, FILE *to);

@@ -195,4 +195,27 @@ TEST(golden) {
          "     1: send(3)[b2] <- recv(2)[b2]\n");
 }
 
+/* Programs of one root, as a file has them, are right for all roots. */
+TEST_LOOP(turned, prove_count()) {
+  static const int counts[] = {2, 3, 5, 8};
+  const hk_algorithm *a = hk_algorithms[_i];
+  for (size_t k = 0; k < HK_ARRAY_LENGTH(counts); k++) {
+    const int n = counts[k];
+    const hk_machine m = prove_machine(n);
+    for (int c = 0; c < HK_COLL_COUNT; c++) {
+      if (!hk_coll_has_root((hk_coll)c) || !hk_algorithm_supports(a, &m.team, (hk_coll)c)) continue;
+      hk_program **p = prove_build(a, (hk_coll)c, n, n / 2);
+      const hk_loaded loaded = {p, n, 0, 0};
+      const hk_algorithm file = {.name = a->name, .colls = a->colls, .loaded = &loaded};
+      for (int root = 0; root < n; root++) {
+        hk_program **turned = prove_build(&file, (hk_coll)c, n, root);
+        for (int r = 0; r < n; r++) ck_assert(turned[r]->rank == r && turned[r]->root == root);
+        prove_free(turned, n);
+        prove(&file, (hk_coll)c, n, root, (prove_range){2, 2, 0, true});
+      }
+      prove_free(p, n);
+    }
+  }
+}
+
 int main(void) { return suite_main("algorithms", .timeout = 3600); }
