@@ -148,7 +148,7 @@ static hk_status summary_prepare(hk_summary_run *x) {
   }
   x->first_end[n] = ends;
   x->first_thread[n] = threads;
-  x->ends = malloc(((size_t)ends + 1) * sizeof *x->ends);
+  x->ends = calloc((size_t)ends + 1, sizeof *x->ends);
   x->threads = calloc((size_t)threads + 1, sizeof *x->threads);
   x->ready = malloc(((size_t)threads + 1) * sizeof *x->ready);
   return x->ends && x->threads && x->ready ? HK_OK : summary_memory(x->nranks);
