@@ -109,16 +109,18 @@ int hocketDeviceCount(void);
 ncclResult_t hocketCommSetBatchInvariant(ncclComm_t comm, int on);
 
 /**
- * Adds the program of a file to the algorithms of this communicator (its forms: docs/programs.md). Every rank calls
- * it with a file of equal content, while no other call of the communicator runs; it returns when all have. The program
- * is proved first. From then on it has a price as built-in algorithms have, and ncclCollConfig_t's algSelection selects
- * it by the name in the file. HOCKET_PROGRAMS does the same at init, for a folder.
+ * Adds the programs of a file to the algorithms of this communicator (its forms: docs/programs.md). Every rank calls
+ * it, while no other call of the communicator runs; it returns when all have. A program is proved first. From then on
+ * it has a price as built-in algorithms have, and ncclCollConfig_t's algSelection selects it by the name in the file.
+ * HOCKET_PROGRAMS does the same at init, for a folder.
  *
  * @param comm  the communicator; not in a group
- * @param path  the file
+ * @param path  the file, of equal content on all ranks that name one; NULL: this rank gets the text from the first rank
+ *              that names a file
  *
  * ncclInvalidArgument: the file cannot be read, or is refused; ncclGetLastError has the line or the instruction.
- * ncclInvalidUsage: the ranks have different programs. In both cases no rank has the program.
+ * ncclInvalidUsage: another rank cannot use its file, or the ranks have different programs. In all these cases no rank
+ * has the program.
  * Communicators made by ncclCommSplit or ncclCommShrink do not take the program over.
  */
 ncclResult_t hocketCommLoadProgram(ncclComm_t comm, const char *path);

@@ -13,7 +13,6 @@
 #include "../core/backend.h"
 #include "../core/comm.h"
 #include "../program/operation.h"
-#include "../run/choose.h"
 
 enum { MAX_RANKS = 65535 }; /* program operands name ranks in 16 bits */
 
@@ -264,48 +263,6 @@ static hk_status api_comm_check_excluded(ncclComm_t c, const int *list, int n) {
       if (list[k] == list[i]) return HK_FAIL(HK_ERR_ARGUMENT, "ncclCommShrink: rank %d is named twice", list[i]);
   }
   return HK_OK;
-}
-
-/* All ranks must have loaded the same program. `hash` is this rank's; 0: this rank's file cannot be used. */
-static hk_status api_comm_compare_programs(ncclComm_t comm, uint64_t hash) {
-  hk_status rc = HK_OK;
-  uint64_t *hashes = calloc((size_t)comm->nranks, sizeof *hashes);
-  if (!hashes) return HK_FAIL_ERRNO("hocketCommLoadProgram: no memory for %d ranks", comm->nranks);
-  hashes[comm->rank] = hash;
-  HK_TRY(hk_bootstrap_allgather(comm->bootstrap, hashes, sizeof *hashes), out);
-  for (int r = 0; r < comm->nranks && hash && rc == HK_OK; r++) {
-    if (!hashes[r])
-      rc =
-          HK_FAIL(HK_ERR_USAGE, "hocketCommLoadProgram: rank %d cannot use its file: its ncclGetLastError says why", r);
-    else if (hashes[r] != hashes[0])
-      rc = HK_FAIL(HK_ERR_USAGE,
-                   "hocketCommLoadProgram: rank 0 and rank %d have different programs: give all ranks the same file",
-                   r);
-  }
-out:
-  free(hashes);
-  return rc;
-}
-
-HK_EXPORT ncclResult_t hocketCommLoadProgram(ncclComm_t comm, const char *path) {
-  HK_UNCANCELLED;
-  hk_status rc = HK_OK;
-  uint64_t hash = 0;
-  HK_TRY(hk_comm_check_usable(comm, "hocketCommLoadProgram"), out);
-  if (!path) HK_GIVE_UP(HK_FAIL(HK_ERR_ARGUMENT, "hocketCommLoadProgram: path is NULL"), out);
-  const uint64_t before = hk_choose_programs(comm);
-  rc = hk_choose_add_program(comm, path, &hash);
-  char why[512];
-  snprintf(why, sizeof why, "%s", hk_last_error());
-  /* Also after an error: the other ranks wait for this rank's hash. */
-  const hk_status compared = api_comm_compare_programs(comm, hash);
-  if (rc != HK_OK) (void)HK_FAIL(rc, "%s", why);
-  if (rc == HK_OK && compared != HK_OK) {
-    hk_choose_drop_program(comm, before);
-    rc = compared;
-  }
-out:
-  return (ncclResult_t)hk_group_remember(rc);
 }
 
 HK_EXPORT ncclResult_t hocketCommSetBatchInvariant(ncclComm_t comm, int on) {

@@ -58,12 +58,12 @@ static void programs_add(hk_user_programs *p, hk_program_set *m, const char *fil
           hk_coll_name((hk_coll)first->coll), m->nranks, first->algorithm);
 }
 
-hk_status hk_user_programs_add(hk_user_programs *p, const char *path, unsigned slots) {
+hk_status hk_user_programs_add(hk_user_programs *p, const char *path, const char *text, unsigned slots) {
   hk_status rc = HK_OK;
   hk_program_file f = {.nsets = 0};
   const uint64_t before = p->hash;
   const char *slash = strrchr(path, '/');
-  HK_TRY(hk_program_file_read(&f, path, NULL, slots), out);
+  HK_TRY(hk_program_file_read(&f, path, text, slots), out);
   for (int i = 0; i < f.nsets; i++) {
     HK_TRY(hk_program_set_prove(&f.sets[i], path, slots), out);
     HK_TRY(programs_check(&f.sets[i], path), out);
@@ -118,7 +118,7 @@ hk_status hk_user_programs_load(hk_user_programs **out, const char *folder, unsi
   for (int i = 0; i < n; i++) {
     char path[4096];
     snprintf(path, sizeof path, "%s/%s", folder, files[i]->d_name);
-    rc = hk_user_programs_add(p, path, slots);
+    rc = hk_user_programs_add(p, path, NULL, slots);
     if (rc == HK_ERR_ARGUMENT || rc == HK_ERR_SYSTEM) {
       HK_WARN("HOCKET_PROGRAMS: %s is not used: %s", files[i]->d_name, hk_last_error());
       rc = HK_OK;

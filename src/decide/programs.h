@@ -20,8 +20,9 @@ typedef struct hk_user_programs {
 
 /* The built-in algorithms alone. */
 hk_status hk_user_programs_new(hk_user_programs **out);
-/* Adds the programs of one file. HK_ERR_ARGUMENT: it cannot be used, and the message says why. */
-hk_status hk_user_programs_add(hk_user_programs *p, const char *path, unsigned slots);
+/* Adds the programs of one file; `text` as in hk_program_file_read. HK_ERR_ARGUMENT: it cannot be used, and the message
+ * says why. */
+hk_status hk_user_programs_add(hk_user_programs *p, const char *path, const char *text, unsigned slots);
 /* Removes the programs that were added since p->hash had this value. */
 void hk_user_programs_drop(hk_user_programs *p, uint64_t hash);
 /* Reads the files *.json, *.txt and *.xml of the folder in the order of their names, and proves their programs for

@@ -389,11 +389,11 @@ uint64_t hk_choose_programs(ncclComm_t c) {
   return p ? p->hash : 0;
 }
 
-hk_status hk_choose_add_program(ncclComm_t c, const char *path, uint64_t *hash) {
+hk_status hk_choose_add_program(ncclComm_t c, const char *name, const char *text, uint64_t *hash) {
   hk_overrides *o = c->selection->overrides;
   if (!o->programs) HK_OR_RETURN(hk_user_programs_new(&o->programs));
   o->filter.algorithms = o->programs->all;
-  HK_OR_RETURN(hk_user_programs_add(o->programs, path, (unsigned)c->settings->SLOTS));
+  HK_OR_RETURN(hk_user_programs_add(o->programs, name, text, (unsigned)c->settings->SLOTS));
   *hash = o->programs->hash;
   choose_forget(c);
   return HK_OK;

@@ -147,6 +147,8 @@ static int loads(ncclComm_t c, int rank, int nranks, void *arg) {
   snprintf(pairs, sizeof pairs, "%s/b-pairs.xml", folder);
   snprintf(wrong, sizeof wrong, "%s/f-wrong.xml", folder);
   bad += RANK_IS(hocketCommLoadProgram(c, NULL) == ncclInvalidArgument);
+  bad += RANK_IS(hocketCommLoadProgram(c, rank == 2 ? "/no/file" : pairs) ==
+                 (rank == 2 ? ncclInvalidArgument : ncclInvalidUsage));
   bad += RANK_IS(hocketCommLoadProgram(c, rank == 1 ? pairs : ring) == ncclInvalidUsage);
   bad += RANK_IS(hocketCommLoadProgram(c, rank == 1 ? wrong : ring) ==
                  (rank == 1 ? ncclInvalidArgument : ncclInvalidUsage));
@@ -154,7 +156,7 @@ static int loads(ncclComm_t c, int rank, int nranks, void *arg) {
   config.forceAlgSelection = 1;
   for (int i = 0; i < 64; i++) in[i] = (float)(rank + i);
   bad += RANK_IS(ncclAllReduceConfig(in, out, 64, ncclFloat32, ncclSum, c, NULL, &config) == ncclInvalidArgument);
-  bad += RANK_CHECK(hocketCommLoadProgram(c, pairs));
+  bad += RANK_CHECK(hocketCommLoadProgram(c, rank < 2 ? NULL : pairs)); /* rank 2 gives it to those without */
   bad += RANK_CHECK(ncclAllReduceConfig(in, out, 64, ncclFloat32, ncclSum, c, NULL, &config));
   for (int i = 0; i < 64; i++) bad += RANK_IS(out[i] == (float)(nranks * i + nranks * (nranks - 1) / 2));
   bad += RANK_IS(ran(c, HK_ALLREDUCE, "made_up"));
