@@ -19,18 +19,19 @@ static hk_status msccl_make(hk_program_set *s, hk_msccl_file *f, unsigned how, u
   return hk_program_set_try(s, slots, report);
 }
 
-hk_status hk_msccl_read(hk_program_file *out, const char *name, const char *text, unsigned slots) {
+/* Reads the algorithm as one of this collective. */
+static hk_status msccl_read_as(hk_program_file *out, const char *name, const hk_xml_tree *tree, hk_coll coll,
+                               unsigned slots) {
   static const unsigned ways[] = {
       /* the best first */
       HK_MSCCL_MERGE | HK_MSCCL_DIRECT, HK_MSCCL_DIRECT, HK_MSCCL_DIRECT | HK_MSCCL_COPIES, HK_MSCCL_COPIES};
   hk_status rc = HK_OK;
-  hk_xml_tree *tree = NULL;
   hk_verify_report report;
-  hk_program_set *set;
+  hk_program_set *set = NULL;
   hk_msccl_file *f = calloc(1, sizeof *f);
   if (!f) return HK_FAIL_ERRNO("no memory to read %s", name);
   f->report.file = name;
-  HK_TRY(hk_xml_parse(&tree, text, strlen(text), &f->report), out);
+  f->coll = coll;
   HK_TRY(hk_msccl_file_read(f, tree), out);
   set = hk_program_file_add(out, f->nranks);
   if (!set) HK_GIVE_UP(HK_FAIL_ERRNO("no memory for the programs of %s", name), out);
@@ -44,9 +45,35 @@ hk_status hk_msccl_read(hk_program_file *out, const char *name, const char *text
   set->proved = rc == HK_OK;
   if (rc == HK_ERR_INTERNAL) rc = HK_FAIL(HK_ERR_ARGUMENT, "%s: %s", name, report.message);
 out:
-  hk_xml_free(tree);
+  if (rc != HK_OK && set) hk_program_set_free(&out->sets[--out->nsets]);
   free(f->blocks);
   free(f->steps);
   free(f);
+  return rc;
+}
+
+/* Old files do not name the collective. What the steps leave in the outputs tells it. */
+static hk_status msccl_read_old(hk_program_file *out, const char *name, const hk_xml_tree *tree, unsigned slots) {
+  /* Each is tried before those that do a part of it. */
+  static const hk_coll colls[] = {HK_ALLREDUCE, HK_ALLGATHER, HK_REDUCE_SCATTER, HK_ALLTOALL,
+                                  HK_BROADCAST, HK_REDUCE,    HK_GATHER,         HK_SCATTER};
+  char first[400] = "";
+  for (size_t i = 0; i < HK_ARRAY_LENGTH(colls); i++) {
+    const hk_status rc = msccl_read_as(out, name, tree, colls[i], slots);
+    if (rc != HK_ERR_ARGUMENT) return rc;
+    if (!*first) snprintf(first, sizeof first, "%s", hk_last_error());
+  }
+  return HK_FAIL(HK_ERR_ARGUMENT, "%s: coll= of <algo> is missing, and the steps do no collective. As %s: %s", name,
+                 hk_coll_name(colls[0]), first);
+}
+
+hk_status hk_msccl_read(hk_program_file *out, const char *name, const char *text, unsigned slots) {
+  hk_xml_tree *tree;
+  hk_xml_report report = {.file = name};
+  HK_OR_RETURN(hk_xml_parse(&tree, text, strlen(text), &report));
+  const bool old = !strcmp(tree->root->name, "algo") && !hk_xml_get(tree->root, "coll");
+  const hk_status rc = old ? msccl_read_old(out, name, tree, slots)
+                           : msccl_read_as(out, name, tree, HK_COLL_COUNT, slots);
+  hk_xml_free(tree);
   return rc;
 }

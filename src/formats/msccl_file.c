@@ -27,9 +27,9 @@ static const struct {
 static void msccl_file_read_head(hk_msccl_file *f, const hk_xml_node *algo) {
   long ranks = 0, chunks = 0, in_place = 0, out_of_place = 1, least = 0, most = 0;
   const char *coll = hk_xml_get(algo, "coll"), *name = hk_xml_get(algo, "name");
-  int c = 0;
+  int c = coll ? 0 : (int)f->coll;
   while (coll && c < HK_COLL_COUNT && strcasecmp(coll, hk_coll_name((hk_coll)c))) c++;
-  if (!coll || c == HK_COLL_COUNT || HK_COLLS_UNEVEN >> c & 1)
+  if (c == HK_COLL_COUNT || HK_COLLS_UNEVEN >> c & 1)
     hk_xml_say(&f->report, algo, true, "coll=\"%.40s\" of <algo> is no collective of equal counts, such as allreduce",
                coll ? coll : "");
   f->coll = (hk_coll)c;

@@ -50,7 +50,8 @@ typedef struct hk_msccl_file {
   hk_msccl_step *steps;
 } hk_msccl_file;
 
-/* msccl_file.c: fills `f`, whose nodes are of `t`, except what belongs to the run. Errors are in f->report. */
+/* msccl_file.c: fills `f`, whose nodes are of `t`, except what belongs to the run. Errors are in f->report. A file that
+ * does not name its collective is read as one of f->coll. */
 hk_status hk_msccl_file_read(hk_msccl_file *f, const hk_xml_tree *t);
 /* Ways to make the programs. COPIES: a link carries a copy of memory that is written later; else a reference, which is
  * right if something shows that the receiver has read it by then. DIRECT: what is received into scratch memory and used

@@ -37,6 +37,7 @@ NCCL_P2P_DISABLE=1 NCCL_SHM_DISABLE=1 runs 2 put_perf -t 2 -b 8 -e 200K -f 50
 NCCL_P2P_DISABLE=1 runs 2 put_perf -t 2 -b 8 -e 200K -f 50 -G 3
 awk -v n=4 -f tests/support/msccl-ring.awk >"$programs/ring.xml"
 HOCKET_PROGRAMS=$programs NCCL_ALGO=written runs 2 all_reduce_perf -t 4 -b 4 -e 1M -f 16 -o avg # a user's program
+HOCKET_PROGRAMS=$programs NCCL_ALGO=written runs 2 all_reduce_perf -t 4 -b 4 -e 64K -f 16 -G 2
 # Ranks that share a GPU and its hardware queues: with the driver's 8 they would wait for each other for ever, so the programs ask
 # for 32.  A user who asks for fewer gets a warning with the consequence.
 export CUDAEMU_CONNECTIONS=8

@@ -70,8 +70,6 @@ TEST(folds) {
   free(text);
 }
 
-/* ---- what is wrong ---- */
-
 /* The file with the n-th occurrence (from 1 on) of a text replaced. */
 static char *broken(char *text, const char *what, int n, const char *by) {
   char *at = text, *out = malloc(strlen(text) + strlen(by) + 1);
@@ -80,6 +78,29 @@ static char *broken(char *text, const char *what, int n, const char *by) {
   free(text);
   return out;
 }
+
+/* Old files do not name their collective. */
+TEST(old) {
+  hk_program_file m;
+  char *texts[] = {broken(msccl_ring(4, 1, ""), "coll=\"allreduce\"", 1, ""),
+                   broken(msccl_direct(4, 1, "allgather"), "coll=\"allgather\"", 1, ""),
+                   broken(msccl_direct(4, 1, "alltoall"), "coll=\"alltoall\"", 1, "")};
+  static const hk_coll colls[] = {HK_ALLREDUCE, HK_ALLGATHER, HK_ALLTOALL};
+  for (int i = 0; i < 3; i++) {
+    ck_assert_msg(hk_program_file_read(&m, "file", texts[i], 8) == HK_OK, "%s", hk_last_error());
+    ck_assert_int_eq(m.sets->programs[0]->coll, colls[i]);
+    hk_program_file_free(&m);
+    free(texts[i]);
+  }
+  char *none = broken(broken(msccl_ring(4, 1, ""), "coll=\"allreduce\"", 1, ""), "type=\"rrs\"", 1, "type=\"rcs\"");
+  ck_assert_int_eq(hk_program_file_read(&m, "file", none, 8), HK_ERR_ARGUMENT);
+  ck_assert_ptr_nonnull(strstr(hk_last_error(), "is missing, and the steps do no collective. As AllReduce: file:"));
+  ck_assert_int_eq(m.nsets, 0);
+  hk_program_file_free(&m);
+  free(none);
+}
+
+/* ---- what is wrong ---- */
 
 static const struct {
   char kind; /* r: msccl_ring(4, 1); p: msccl_pairs(4); g: allgather; a: alltoall */
