@@ -157,6 +157,7 @@ hk_status hk_msccl_programs(hk_msccl_state *x, hk_program **programs) {
   int *last_write = calloc((size_t)x->nout, sizeof *last_write);
   if (!last_write) return HK_FAIL_ERRNO("no memory to run %s", x->f->report.file);
   for (int r = 0; r < nranks; r++) {
+    hk_msccl_spread_sums(x, r);
     if (x->how & HK_MSCCL_DIRECT) msccl_programs_make_direct(x, r);
     if (x->how & HK_MSCCL_DIRECT) msccl_programs_join_sends(x, r);
     if (x->how & HK_MSCCL_COPIES) msccl_programs_mark_copies(x, r, last_write);

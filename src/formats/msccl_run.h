@@ -75,5 +75,7 @@ int hk_msccl_alias(const hk_msccl_state *x, int gpu, int in);
 /* msccl_fold.c: parts of a message that all ranks treat alike become one. The library makes copies of lanes itself, as
  * many as the call needs, so a file need not bring them. */
 hk_status hk_msccl_fold(hk_msccl_state *x);
+/* msccl_sums.c: sums of scratch chunks into scratch memory are made where they are used. */
+void hk_msccl_spread_sums(hk_msccl_state *x, int gpu);
 /* msccl_programs.c: of all ranks, from their records. */
 hk_status hk_msccl_programs(hk_msccl_state *x, hk_program **programs);

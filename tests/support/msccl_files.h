@@ -65,15 +65,18 @@ static inline char *msccl_ring(int n, int parts, const char *more) {
 }
 
 /* Allreduce: each rank sends chunk k of its input to rank k, which adds all of them and sends the sum to all. Blocks
- * wait for each other, by steps of type nop where there are several to wait for. */
-static inline char *msccl_pairs(int n) {
+ * wait for each other, by steps of type nop where there are several to wait for. in_scratch: what is received is first
+ * added up in scratch memory. */
+static inline char *msccl_pairs_by(int n, bool in_scratch) {
   msccl_writer w;
   msccl_begin(&w, "allreduce", n, n, "inplace=\"1\" outofplace=\"0\" minBytes=\"64\" maxBytes=\"65536\"");
   for (int g = 0; g < n; g++) {
     msccl_gpu(&w, g, n - 1);
     msccl_block(&w, 0, -1, -1, 0);
     for (int k = 1; k < n - 1; k++) msccl_step(&w, "nop", 'i', -1, 'o', -1, 0, k + 1, 1);
-    for (int k = 0; k < n - 1; k++) msccl_step(&w, "re", 's', k, 'i', g, 1, k ? -1 : 1, k ? -1 : 1);
+    for (int k = 0; k < n - 1; k++)
+      msccl_step(&w, "re", 's', in_scratch ? (k + 1) % (n - 1) : k, in_scratch && k < n - 2 ? 's' : 'i',
+                 in_scratch && k < n - 2 ? 0 : g, 1, k ? -1 : 1, k ? -1 : 1);
     msccl_end(&w, "tb");
     for (int k = 0; k < n - 1; k++) {
       const int peer = (g + 1 + k) % n, back = n - 2 - k;
@@ -90,6 +93,8 @@ static inline char *msccl_pairs(int n) {
   fclose(w.f);
   return w.text;
 }
+
+static inline char *msccl_pairs(int n) { return msccl_pairs_by(n, false); }
 
 /* Allgather to places of the output, in place or not; alltoall. Messages have `parts` chunks. */
 static inline char *msccl_direct(int n, int parts, const char *coll) {

@@ -23,6 +23,7 @@ TEST_LOOP(files, 15) {
   proved(msccl_ring(n, 1, ""), n, "ring");
   proved(msccl_ring(n, 3, "inplace=\"1\""), n, "three rings");
   if (n > 2) proved(msccl_pairs(n), n, "pairs");
+  if (n > 2) proved(msccl_pairs_by(n, true), n, "pairs that add in scratch memory");
   for (int parts = 1; parts < 4; parts += 2) {
     proved(msccl_direct(n, parts, "allgather"), n, "allgather");
     proved(msccl_direct(n, parts, "alltoall"), n, "alltoall");
@@ -155,7 +156,9 @@ TEST(fuzz) {
   uint64_t seed = 1;
   int good = 0;
   for (int k = 0; k < 600; k++) {
-    char *text = k % 3 == 0 ? msccl_pairs(3) : k % 3 == 1 ? msccl_ring(3, 2, "") : msccl_direct(3, 2, "allgather");
+    char *text = k % 3 == 0   ? msccl_pairs_by(3, k % 2)
+                 : k % 3 == 1 ? msccl_ring(3, 2, "")
+                              : msccl_direct(3, 2, "allgather");
     const size_t n = strlen(text);
     for (int changes = 0; changes <= k % 4; changes++) {
       seed = seed * 6364136223846793005u + 1442695040888963407u;
