@@ -17,6 +17,7 @@
 #include "../base/wait.h"
 #include "bootstrap.h"
 #include "process.h"
+#include "status.h"
 
 enum { KEEP_CONTACT_NS = 1000000000, QUIET_NS = 1000000000, SPARE_NS = 200000000 };
 enum { PENDING_MAX = 256, HELLO_SECONDS = 5, ACCEPTS_PER_CALL = 64, BACKLOG = 4096, IFACES = 32 };
@@ -86,6 +87,7 @@ static void listener_begin_closing(hk_listener *l) {
 /* Not under the lock. */
 static void listener_finish_closing(hk_listener *l) {
   hk_service_free(l->service);
+  hk_status_free(l->status);
   while (l->pending) {
     hk_connection *c = l->pending;
     hk_listener_remove_pending(l, c);
@@ -306,6 +308,7 @@ static hk_status listener_new_listener(const hk_settings *settings, hk_listener 
   HK_TRY(hk_service_new(&l->service, "hk-listener"), out);
   HK_TRY(hk_listener_add_socket(l, l->fd), out);
   hk_listener_keep_spare(l);
+  l->status = hk_status_serve(l);
   HK_INFO(HK_SUB_INIT | HK_SUB_BOOTSTRAP, "Bootstrap: listening on %s", hk_addr_format(&at, text));
 out:
   if (rc != HK_OK) {

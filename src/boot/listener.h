@@ -73,7 +73,8 @@ typedef struct hk_family {
 typedef struct hk_listener {
   const struct hk_settings *settings; /* of the newest user; under the lock */
   hk_service *service;
-  unsigned users; /* bootstraps and roots */
+  struct hk_status_server *status; /* status.h; NULL: it does not answer */
+  unsigned users;                  /* bootstraps and roots */
   bool closing;
   hk_service_timer timer;
   /* callbacks of listening sockets and of the tick; they are in listener.c, and admission.c calls them through these

@@ -56,6 +56,20 @@ kill -KILL "${netns_pids[@]}"
 netns_wait 5
 
 begin "${endless[@]}"
+# `hocket ps` on another host names a stopped process, and a host that cannot be reached.
+says() { # text
+  netns_run 1 "$HK_BUILD/bin/hocket" ps --late 500 >"$logs/ps" || true
+  grep -q "$1" "$logs/ps" || { cat "$logs/ps"; fail "hocket ps on another host does not say: $1"; }
+}
+stopped=$(netns_run 2 "$HK_BUILD/bin/hocket" ps --json | sed -n 's/.*"rank":1,"host":"[^"]*","pid":\([0-9]*\).*/\1/p')
+kill -STOP "$stopped"
+says "rank 1 does not answer"
+kill -CONT "$stopped"
+netns_cut 2
+sleep 1
+says "rank 1 cannot be reached"
+netns_mend 2
+sleep 1
 kill -KILL "${netns_pids[1]}"
 at=$EPOCHREALTIME
 expect_named "kill -9 of rank 1" 10 "rank 1" 1

@@ -1,0 +1,157 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Asks the processes of this host what their ranks do (status.h). */
+#include <errno.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+#include "../base/array.h"
+#include "../base/wait.h"
+#include "dial.h"
+#include "status.h"
+#include "status_wire.h"
+
+enum { LIST_MOST = 8 /* patience with all processes, in patiences with one */ };
+
+/* ---- one process ---- */
+
+/* The members of the answer; false if it is no such answer. */
+static bool status_read_members(hk_status_process *p, size_t bytes) {
+  const uint8_t *at = p->bytes, *end = at + bytes;
+  static const uint8_t no_nonce[HK_NONCE_BYTES];
+  if (bytes < HK_STATUS_HEAD_BYTES || memcmp(at, HK_STATUS_MAGIC, 8)) return false;
+  const uint32_t n = hk_get32(at + 8);
+  if (n > bytes / HK_STATUS_MEMBER_BYTES) return false;
+  p->members = calloc((size_t)n + 1, sizeof *p->members);
+  if (!p->members) return false;
+  at += HK_STATUS_HEAD_BYTES;
+  for (; p->nmembers < (int)n; p->nmembers++) {
+    hk_status_member *m = &p->members[p->nmembers];
+    if ((size_t)(end - at) < HK_STATUS_MEMBER_BYTES) return false;
+    const uint32_t rank = hk_get32(at + 16), nranks = hk_get32(at + 20), contacts = hk_get32(at + 24);
+    *m = (hk_status_member){.comm = hk_get64(at), .key = hk_get64(at + 8), .rank = (int)rank, .nranks = (int)nranks};
+    if (rank >= nranks || nranks > UINT16_MAX || (contacts && contacts != nranks)) return false;
+    memcpy(m->secret, at + 32, HK_SECRET_BYTES);
+    at += 32 + HK_SECRET_BYTES;
+    snprintf(m->name, sizeof m->name, "%.*s", HK_STATUS_NAME - 1, (const char *)at);
+    for (char *t = m->name; *t; t++) /* another user's process must not send control characters to root's terminal */
+      if ((unsigned char)*t < ' ' || *t == 0x7f) *t = '?';
+    at += HK_STATUS_NAME;
+    if (!hk_activity_decode(&m->activity, at, no_nonce, m->secret)) return false;
+    at += HK_ACTIVITY_BYTES;
+    if ((size_t)(end - at) < (size_t)contacts * HK_CONTACT_BYTES) return false;
+    if (contacts) m->contacts = at;
+    at += (size_t)contacts * HK_CONTACT_BYTES;
+  }
+  return at == end;
+}
+
+/* Reads to the end of the connection. Returns the number of bytes; 0: no answer. */
+static size_t status_read_all(hk_status_process *p, int fd, const hk_wait_env *env) {
+  size_t n = 0, room = 0;
+  for (;;) {
+    if (!HK_RESERVE(p->bytes, room, n + 4096) || n > HK_STATUS_MOST) return 0;
+    const ssize_t got = recv(fd, p->bytes + n, room - n, MSG_DONTWAIT);
+    if (got == 0) return n;
+    if (got > 0)
+      n += (size_t)got;
+    else if (errno != EINTR && (errno != EAGAIN || hk_wait_fd(env, fd, POLLIN, "an answer") != HK_OK))
+      return 0;
+  }
+}
+
+/* Stopped by a signal or a debugger: it would not answer. */
+static bool status_is_stopped(int pid) {
+  char path[48], text[256];
+  snprintf(path, sizeof path, "/proc/%d/stat", pid);
+  FILE *f = fopen(path, "re");
+  const bool read = f && fgets(text, sizeof text, f);
+  if (f) fclose(f);
+  const char *end = read ? strrchr(text, ')') : NULL; /* after the name, which may be anything */
+  return end && end[1] == ' ' && (end[2] == 'T' || end[2] == 't');
+}
+
+/* `name`: of its socket, after the zero byte. */
+static void status_read_process(hk_status_process *p, const char *name, uint64_t patience_ns) {
+  struct sockaddr_un at = {.sun_family = AF_UNIX};
+  const hk_wait_env env = {.deadline_ns = hk_now_ns() + patience_ns};
+  struct ucred who;
+  socklen_t size = sizeof who;
+  const int n = snprintf(at.sun_path + 1, sizeof at.sun_path - 1, "%s", name);
+  const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  *p = (hk_status_process){.pid = atoi(name + strlen(HK_STATUS_SOCKET))};
+  if (fd < 0) return;
+  if (!connect(fd, (struct sockaddr *)&at, (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)n))) {
+    if (!getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &size)) {
+      p->pid = who.pid;
+      p->refused = geteuid() != 0 && who.uid != geteuid();
+    }
+    p->stopped = !p->refused && status_is_stopped(p->pid);
+    if (!p->refused && !p->stopped) p->size = status_read_all(p, fd, &env);
+    p->answers = p->size && status_read_members(p, p->size);
+    if (!p->answers) p->nmembers = 0;
+  }
+  close(fd);
+}
+
+hk_status hk_status_list(hk_status_process **out, int *n, uint64_t patience_ns) {
+  FILE *f = fopen("/proc/net/unix", "re");
+  char line[512];
+  *out = NULL;
+  *n = 0;
+  if (!f) return HK_FAIL_ERRNO("/proc/net/unix, which lists the processes' sockets, cannot be read");
+  const uint64_t until = hk_now_ns() + LIST_MOST * patience_ns;
+  while (fgets(line, sizeof line, f) && hk_now_ns() < until) {
+    char *name = strstr(line, "@" HK_STATUS_SOCKET);
+    unsigned long flags = 0;
+    if (!name || sscanf(line, "%*s %*s %*s %lx", &flags) != 1 || !(flags & 0x10000)) continue; /* it does not listen */
+    name[strcspn(name, "\n")] = 0;
+    if (!HK_RESERVE_NEXT(*out, *n)) break;
+    status_read_process(&(*out)[(*n)++], name + 1, patience_ns);
+  }
+  fclose(f);
+  return HK_OK;
+}
+
+void hk_status_list_free(hk_status_process *list, int n) {
+  for (int i = 0; i < n; i++) {
+    for (int k = 0; k < list[i].nmembers; k++) explicit_bzero(list[i].members[k].secret, HK_SECRET_BYTES);
+    if (list[i].bytes) explicit_bzero(list[i].bytes, list[i].size);
+    free(list[i].bytes);
+    free(list[i].members);
+  }
+  free(list);
+}
+
+/* ---- the ranks of other hosts ---- */
+
+hk_presence hk_status_ask(const hk_status_member *m, const struct hk_settings *settings, int rank, uint64_t deadline_ns,
+                          hk_activity *out, bool *member) {
+  hk_contact c;
+  uint8_t bytes[HK_ACTIVITY_BYTES];
+  const hk_wait_env env = {.deadline_ns = deadline_ns};
+  hk_ack ack = HK_ACK_UNKNOWN;
+  *out = (hk_activity){.waits_for = -1};
+  *member = false;
+  if (!m->contacts || !hk_contact_decode(&c, m->contacts + (size_t)rank * HK_CONTACT_BYTES)) return HK_PRESENCE_UNKNOWN;
+  hk_hello h = {
+      .kind = HK_HELLO_ASK, .from = m->rank, .to = rank, .key = m->key, .comm = m->comm, .process = c.process};
+  hk_dialing d = {
+      .settings = settings, .hello = &h, .secret = m->secret, .whom = "the rank", .advice = "", .wait = &env};
+  for (; d.n < c.n; d.n++) d.at[d.n] = c.at[d.n];
+  if (hk_random(h.nonce, sizeof h.nonce) != HK_OK) return HK_PRESENCE_UNKNOWN;
+  switch (hk_boot_probe(&d, &ack, bytes, sizeof bytes)) {
+    case HK_PROBE_ANSWERED:
+      if (!hk_activity_decode(out, bytes, h.nonce, m->secret)) return HK_PRESENCE_UNKNOWN;
+      *member = ack == HK_ACK_OK;
+      return ack == HK_ACK_GONE ? HK_PRESENCE_LEFT : HK_PRESENCE_ANSWERS;
+    case HK_PROBE_SILENT: return HK_PRESENCE_STOPPED;
+    case HK_PROBE_CLOSED:
+    case HK_PROBE_REFUSED: return HK_PRESENCE_GONE;
+    case HK_PROBE_UNREACHABLE:
+    default: return HK_PRESENCE_UNREACHABLE;
+  }
+}

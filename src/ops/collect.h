@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The communicators whose ranks run on this host, with all of their ranks; and which rank keeps the others waiting. */
+#pragma once
+#include <stdbool.h>
+#include <stdint.h>
+#include "../boot/status.h"
+
+typedef struct hk_ps_rank {
+  bool here;            /* its process is on this host, and has told what it does */
+  int pid;              /* 0: not known */
+  char host[64];        /* the name of this host, or an address; empty: not known */
+  hk_presence presence; /* the activity is valid with HK_PRESENCE_ANSWERS */
+  bool joins;           /* its process runs, but the rank has not joined yet */
+  hk_activity activity;
+  bool guilty; /* it keeps others waiting */
+} hk_ps_rank;
+
+typedef struct hk_ps_comm {
+  uint64_t id;
+  char name[64]; /* empty: it has none */
+  int nranks;
+  hk_ps_rank *ranks;
+  const hk_status_member *source; /* how to ask the other ranks */
+  uint64_t newest;                /* the highest number of an operation that a rank has begun */
+  uint64_t waited_ms;             /* the longest wait of a rank in it */
+  char verdict[400];              /* in words; empty: nothing to report */
+} hk_ps_comm;
+
+typedef struct hk_ps {
+  hk_ps_comm *comms;
+  int ncomms;
+  hk_status_process *processes;
+  int nprocesses, refused, silent; /* of these: of other users; without an answer */
+} hk_ps;
+
+/* `late_ms`: a wait from this length on is reported. Takes about two seconds at most. */
+hk_status hk_ps_collect(hk_ps *out, unsigned late_ms);
+void hk_ps_free(hk_ps *p);

@@ -1,0 +1,103 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What `hocket ps` collects: all ranks of a communicator, and the one that keeps the others waiting. */
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include "../../src/base/wait.h"
+#include "../../src/boot/bootstrap.h"
+#include "../../src/core/comm.h"
+#include "../../src/ops/collect.h"
+#include "../support/ranks.h"
+#include "../support/suite.h"
+
+enum { RANKS = 4, LATE_MS = 300, TRIES = 100 };
+
+/* Collects until the communicator of `c` has a verdict; NULL: it never has. */
+static const hk_ps_comm *verdict(ncclComm_t c, hk_ps *p) {
+  const uint64_t id = hk_bootstrap_comm_id(c->bootstrap);
+  const hk_wait_env env = {.spins = 0};
+  hk_waiter w;
+  hk_wait_begin(&w, &env);
+  for (int k = 0; k < TRIES; k++) {
+    if (hk_ps_collect(p, LATE_MS) != HK_OK) return NULL;
+    for (int i = 0; i < p->ncomms; i++)
+      if (p->comms[i].id == id && p->comms[i].verdict[0]) return &p->comms[i];
+    hk_ps_free(p);
+    (void)hk_wait_nap(&w, -1, 50000000);
+  }
+  *p = (hk_ps){.ncomms = 0};
+  return NULL;
+}
+
+static int guilty(const hk_ps_comm *m, int rank) {
+  int bad = 0;
+  for (int r = 0; r < m->nranks; r++) bad += RANK_IS(m->ranks[r].guilty == (r == rank));
+  return bad;
+}
+
+/* The last rank looks, while it keeps the others waiting. */
+static int late(ncclComm_t c, int rank, int nranks, void *arg) {
+  float x = 1;
+  int bad = 0;
+  (void)arg;
+  bad += RANK_CHECK(ncclAllReduce(&x, &x, 1, ncclFloat32, ncclSum, c, NULL));
+  if (rank == nranks - 1) {
+    hk_ps p;
+    const hk_ps_comm *m = verdict(c, &p);
+    bad += RANK_IS(m != NULL);
+    if (m) {
+      bad += guilty(m, rank);
+      bad += RANK_IS(strstr(m->verdict, "rank 3 runs outside of this communicator's calls") != NULL);
+      bad += RANK_IS(m->newest == 2 && m->waited_ms >= LATE_MS && m->nranks == nranks);
+      bad += RANK_IS(m->ranks[0].activity.waits_for >= 0 && m->ranks[0].activity.sequence == 2);
+    }
+    hk_ps_free(&p);
+  }
+  bad += RANK_CHECK(ncclAllReduce(&x, &x, 1, ncclFloat32, ncclSum, c, NULL));
+  return bad;
+}
+
+/* Rank 2 is stopped by the last rank. */
+static int stopped(ncclComm_t c, int rank, int nranks, void *arg) {
+  float x = 1;
+  int bad = 0, pids[RANKS], own = (int)getpid();
+  (void)arg;
+  bad += RANK_CHECK(ncclAllGather(&own, pids, 1, ncclInt32, c, NULL));
+  if (rank == nranks - 1) {
+    hk_ps p;
+    bad += RANK_IS(!kill(pids[2], SIGSTOP));
+    const hk_ps_comm *m = verdict(c, &p);
+    bad += RANK_IS(m != NULL);
+    if (m) {
+      bad += guilty(m, 2);
+      bad += RANK_IS(m->ranks[2].presence == HK_PRESENCE_STOPPED && m->ranks[2].pid == pids[2]);
+    }
+    hk_ps_free(&p);
+    bad += RANK_IS(!kill(pids[2], SIGCONT));
+  }
+  bad += RANK_CHECK(ncclAllReduce(&x, &x, 1, ncclFloat32, ncclSum, c, NULL));
+  return bad;
+}
+
+TEST(names_the_late_rank) { ck_assert_int_eq(ranks_as_processes(RANKS, late, NULL), 0); }
+TEST(names_it_among_threads) { ck_assert_int_eq(ranks_as_threads(RANKS, late, NULL), 0); }
+TEST(names_the_stopped_rank) { ck_assert_int_eq(ranks_as_processes(RANKS, stopped, NULL), 0); }
+
+/* HOCKET_STATUS=0: nobody is told. */
+static int unseen(ncclComm_t c, int rank, int nranks, void *arg) {
+  hk_ps p;
+  int bad = 0;
+  (void)rank, (void)nranks, (void)arg;
+  bad += RANK_IS(hk_ps_collect(&p, LATE_MS) == HK_OK);
+  for (int i = 0; i < p.ncomms; i++) bad += RANK_IS(p.comms[i].id != hk_bootstrap_comm_id(c->bootstrap));
+  hk_ps_free(&p);
+  return bad;
+}
+TEST(can_be_off) {
+  setenv("HOCKET_STATUS", "0", 1);
+  ck_assert_int_eq(ranks_as_processes(2, unseen, NULL), 0);
+  unsetenv("HOCKET_STATUS");
+}
+
+int main(void) { return suite_main("ps", .timeout = 60); }
