@@ -80,15 +80,30 @@ static void help_options(const hk_tool *t, FILE *to) {
   hk_table_print(table, 2, to);
 }
 
+static void help_parts(const hk_tool *t, FILE *to) {
+  hk_table *table = hk_table_new("lw");
+  for (int i = 0; t->parts[i]; i++) {
+    hk_table_cell(table, HK_STYLE_PLAIN, "hocket %s --help", t->parts[i]->name);
+    hk_table_cell(table, HK_STYLE_PLAIN, "%s", t->parts[i]->about);
+  }
+  hk_table_print(table, 2, to);
+}
+
 void hk_help_one(const hk_tool *t, FILE *to) {
-  fprintf(to, "Usage: hocket %s [OPTIONS]%s%s\n\n%c%s.\n", t->name, t->usage ? " " : "", t->usage ? t->usage : "",
-          t->about[0] >= 'a' && t->about[0] <= 'z' ? t->about[0] - 'a' + 'A' : t->about[0], t->about + 1);
+  fprintf(to, "Usage: hocket %s%s%s%s\n\n%c%s.\n", t->name, t->parts ? "" : " [OPTIONS]", t->usage ? " " : "",
+          t->usage ? t->usage : "", t->about[0] >= 'a' && t->about[0] <= 'z' ? t->about[0] - 'a' + 'A' : t->about[0],
+          t->about + 1);
   if (t->text) {
     fputc('\n', to);
     hk_tool_wrap(to, 0, t->text);
   }
-  help_heading("Options:", to);
-  help_options(t, to);
+  if (t->parts) {
+    help_heading("Commands:", to);
+    help_parts(t, to);
+  } else {
+    help_heading("Options:", to);
+    help_options(t, to);
+  }
   help_heading("Exit code:", to);
   hk_tool_wrap(to, 2, codes_always);
   if (t->findings) {
@@ -192,12 +207,41 @@ static void help_man_options(const hk_tool *t, FILE *to) {
   fputs(".TP\n\\fB\\-h\\fR, \\fB\\-\\-help\\fR\nPrint what this page says, shorter.\n", to);
 }
 
+/* "1": what the command found. */
+static void help_man_findings(const hk_tool *t, FILE *to) {
+  if (!t->findings) return;
+  fputs(".TP\n.B 1\n", to);
+  help_roff(to, t->findings);
+  fputs(t->findings[0] && t->findings[strlen(t->findings) - 1] == '.' ? "\n" : ".\n", to);
+}
+
+static void help_man_examples(const hk_tool *t, FILE *to) {
+  fputs(".nf\n", to);
+  help_roff(to, t->examples);
+  fputs("\n.fi\n", to);
+}
+
+static void help_man_part(const hk_tool *t, FILE *to) {
+  fprintf(to, ".SS hocket %s\n.B hocket %s\n.RI [ options ]\n", t->name, t->name);
+  if (t->usage) {
+    help_roff(to, t->usage);
+    fputc('\n', to);
+  }
+  fputs(".PP\n", to);
+  if (t->text) help_roff_text(to, t->text);
+  help_man_options(t, to);
+  if (t->findings) fputs(".PP\nExit status:\n", to);
+  help_man_findings(t, to);
+  if (t->examples) fputs(".PP\nExamples:\n.PP\n", to);
+  if (t->examples) help_man_examples(t, to);
+}
+
 void hk_man_one(const hk_tool *t, FILE *to) {
   fputs(".TH HOCKET\\-", to);
   for (const char *c = t->name; *c; c++) fputc(*c >= 'a' && *c <= 'z' ? *c - 'a' + 'A' : *c, to);
   fprintf(to, " 1 \"\" \"Hocket\"\n.SH NAME\nhocket\\-%s \\- ", t->name);
   help_roff(to, t->about);
-  fprintf(to, "\n.SH SYNOPSIS\n.B hocket %s\n.RI [ options ]\n", t->name);
+  fprintf(to, "\n.SH SYNOPSIS\n.B hocket %s\n%s", t->name, t->parts ? "" : ".RI [ options ]\n");
   if (t->usage) {
     help_roff(to, t->usage);
     fputc('\n', to);
@@ -206,19 +250,15 @@ void hk_man_one(const hk_tool *t, FILE *to) {
     fputs(".SH DESCRIPTION\n", to);
     help_roff_text(to, t->text);
   }
-  fputs(".SH OPTIONS\n", to);
-  help_man_options(t, to);
+  fputs(t->parts ? ".SH COMMANDS\n" : ".SH OPTIONS\n", to);
+  for (int i = 0; t->parts && t->parts[i]; i++) help_man_part(t->parts[i], to);
+  if (!t->parts) help_man_options(t, to);
   fputs(".SH EXIT STATUS\n.TP\n.B 0\nAll is well.\n", to);
-  if (t->findings) {
-    fputs(".TP\n.B 1\n", to);
-    help_roff(to, t->findings);
-    fputs(t->findings[0] && t->findings[strlen(t->findings) - 1] == '.' ? "\n" : ".\n", to);
-  }
+  help_man_findings(t, to);
   fputs(".TP\n.B 2\nWrong usage, or input that cannot be read; nothing was done.\n", to);
   if (t->examples) {
-    fputs(".SH EXAMPLES\n.nf\n", to);
-    help_roff(to, t->examples);
-    fputs("\n.fi\n", to);
+    fputs(".SH EXAMPLES\n", to);
+    help_man_examples(t, to);
   }
   help_man_see_also(t, to);
 }

@@ -39,13 +39,14 @@ static int hocket_unknown(const char *name) {
   return HK_EXIT_TROUBLE;
 }
 
-/* hocket help [--man] [CMD] */
+/* hocket help [--man] [CMD [PART]] */
 static int hocket_help(int argc, char **argv) {
   bool man = argc > 1 && !strcmp(argv[1], "--man");
   argc -= man, argv += man;
   const hk_tool *t = argc > 1 ? hk_tool_by_name(argv[1]) : NULL;
   if (argc > 1 && !strcmp(argv[1], "machine")) return hk_synth_help(stdout), HK_EXIT_OK;
   if (argc > 1 && !t && strcmp(argv[1], "hocket") != 0) return hocket_unknown(argv[1]);
+  if (argc > 2 && t && hk_tool_part(t, argv[2])) t = hk_tool_part(t, argv[2]);
   if (man)
     t ? hk_man_one(t, stdout) : hk_man_all(stdout);
   else

@@ -64,18 +64,23 @@ static int options_find_word(hk_tool_words *words, const char *text) {
   return -1;
 }
 
-int hk_tool_wrong_word(const char *what, const char *text, hk_tool_words *words) {
-  enum { MOST = 64 };
-  const char *names[MOST];
-  size_t n = 0;
+enum { MOST_WORDS = 64 };
+
+static int options_wrong_word(const char *what, const char *text, const char **names, size_t n) {
   unsigned distance;
-  while (n < MOST && words((int)n)) names[n] = words((int)n), n++;
   fprintf(stderr, "hocket %s: %s: '%s' is none of ", running, what, text);
   for (size_t i = 0; i < n; i++) fprintf(stderr, "%s%s", i ? ", " : "", names[i]);
   const char *nearest = hk_param_nearest(text, names, n, &distance);
   if (nearest && distance <= 2 && distance < strlen(text)) fprintf(stderr, "; did you mean '%s'?", nearest);
   fputc('\n', stderr);
   return HK_EXIT_TROUBLE;
+}
+
+int hk_tool_wrong_word(const char *what, const char *text, hk_tool_words *words) {
+  const char *names[MOST_WORDS];
+  size_t n = 0;
+  while (n < MOST_WORDS && words((int)n)) names[n] = words((int)n), n++;
+  return options_wrong_word(what, text, names, n);
 }
 
 bool hk_tool_coll(const char *text, hk_coll *out) {
@@ -228,8 +233,38 @@ static int options_read_line(const hk_tool *t, int argc, char **argv, void *into
   return HK_EXIT_TROUBLE;
 }
 
+const char *hk_tool_part_name(const hk_tool *part) { return strchr(part->name, ' ') + 1; }
+
+const hk_tool *hk_tool_part(const hk_tool *t, const char *name) {
+  for (int i = 0; t->parts && t->parts[i]; i++)
+    if (!strcmp(hk_tool_part_name(t->parts[i]), name)) return t->parts[i];
+  return NULL;
+}
+
+/* The first argument names the part. */
+static int options_start_part(const hk_tool *t, int argc, char **argv) {
+  const char *name = argc > 1 ? argv[1] : NULL, *names[MOST_WORDS];
+  size_t n = 0;
+  if (name && (!strcmp(name, "--help") || !strcmp(name, "-h"))) {
+    hk_help_one(t, stdout);
+    return HK_EXIT_OK;
+  }
+  const hk_tool *part = name ? hk_tool_part(t, name) : NULL;
+  if (part) return hk_tool_start(part, argc - 1, argv + 1);
+  while (n < MOST_WORDS && t->parts[n]) names[n] = hk_tool_part_name(t->parts[n]), n++;
+  if (!name)
+    hk_tool_wrong("something is missing: hocket %s %s", t->name, t->usage);
+  else if (*name == '-')
+    hk_tool_wrong("there is no option '%s'", name);
+  else
+    options_wrong_word("command", name, names, n);
+  fprintf(stderr, "Try 'hocket %s --help'.\n", t->name);
+  return HK_EXIT_TROUBLE;
+}
+
 int hk_tool_start(const hk_tool *t, int argc, char **argv) {
   running = t->name;
+  if (t->parts) return options_start_part(t, argc, argv);
   void *into = calloc(1, t->bytes + 1);
   if (!into) return hk_tool_wrong("out of memory");
   int code = options_read_line(t, argc, argv, into);

@@ -73,7 +73,7 @@ typedef struct hk_tool_option {
   }
 
 typedef struct hk_tool {
-  const char *name, *about;      /* about: one line, lower case, no full stop */
+  const char *name, *about;      /* about: one line, lower case, no full stop; name of a part: "program check" */
   const char *usage;             /* what may follow the options: "[COLLECTIVE [SIZE]]"; may be NULL */
   const char *text;              /* paragraphs; a line that starts with a space stays as it is; may be NULL */
   const char *findings;          /* when the exit code is 1; NULL: never */
@@ -82,11 +82,16 @@ typedef struct hk_tool {
   size_t bytes;                  /* of the struct that they fill */
   int least, most;               /* arguments besides options; most -1: no limit */
   int (*run)(void *options, int nargs, char **args);
+  /* The commands of a command, ended by NULL: it has no options, arguments and `run` of its own. NULL: no parts. */
+  const struct hk_tool *const *parts;
 } hk_tool;
 
 /* The i-th command, NULL after the last. */
 const hk_tool *hk_tool_at(int i);
 const hk_tool *hk_tool_by_name(const char *name);
+/* The part "check" of "program", NULL if there is none. */
+const hk_tool *hk_tool_part(const hk_tool *t, const char *name);
+const char *hk_tool_part_name(const hk_tool *part); /* "check" */
 
 /* ---- for commands ---- */
 
