@@ -413,7 +413,7 @@ static const hk_tool_option rows[] = {
                .letter = 'n', .low = 1, .high = UINT16_MAX),
     HK_ROW_INT(root, "root", "RANK", "the root, if the collective has one", .letter = 'r', .def = "0",
                .high = UINT16_MAX),
-    HK_ROW_FLAG(program, "program", "write what each rank would do, as text that hocket verify reads", .letter = 'p'),
+    HK_ROW_FLAG(program, "program", "write what each rank would do, as text that hocket program reads", .letter = 'p'),
     HK_ROW_INT(rank, "rank", "RANK", "with --program: only this rank's", .def = "-1", .low = -1, .high = UINT16_MAX),
     HK_ROW_INT(channel, "channel", "N", "with --program: the program of this channel", .def = "0", .high = 255),
     HK_ROW_FLAG(all, "all", "alternatives by every protocol, not only each algorithm's best", .letter = 'a'),

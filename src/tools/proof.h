@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Shared by the two halves of `hocket verify`: the proof of one set of programs, and programs from files. */
+/* The proof of all ranks' programs: shared by `hocket verify` and `hocket program`. */
 #pragma once
 #include "../base/json.h"
 #include "../collectives/algorithm.h"
@@ -25,5 +25,17 @@ const char *hk_proof_order(const hk_program *p, const hk_verify_report *report);
 /* {"collective": ...}; `file` may be NULL. */
 void hk_proof_json(hk_json *w, const hk_program *p, const char *ranks, const hk_verify_report *report, const char *file,
                    int line);
-/* Proves the programs in a file; returns the exit code. */
-int hk_prove_file(const char *path, const hk_proof_options *o, hk_json *w);
+/* {"proofs": [ before and ], "proved": true} after the proofs. */
+void hk_proofs_json_begin(hk_json *w);
+void hk_proofs_json_end(hk_json *w, int code);
+
+/* For options' tables: the rows of hk_proof_options. */
+#define HK_ROWS_PROOF(member)                                                                                          \
+  HK_ROW_INT(member.slots, "slots", "N", "slots of every FIFO; without it, as many as HOCKET_SLOTS says",              \
+             .letter = 's', .low = 1, .high = 4096),                                                                   \
+      HK_ROW_INT(member.waves, "waves", "N", "how often each program runs; without it, one more than slots",           \
+                 .letter = 'w', .low = 1, .high = 4096),                                                               \
+      HK_ROW_FLAG(member.fixed_order, "fixed-order",                                                                   \
+                  "also prove that sums are made in the order of ranks, whatever the place, the root and the "         \
+                  "machine"),                                                                                          \
+      HK_ROW_FLAG(member.json, "json", "write JSON")

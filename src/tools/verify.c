@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `hocket verify`: proves algorithms, or programs from files, for any number of ranks. */
+/* `hocket verify`: proves algorithms for any number of ranks. */
 #include <stdlib.h>
 #include <string.h>
 #include "../base/param.h"
@@ -15,52 +15,6 @@ typedef struct options {
   int root, hosts;
   bool all;
 } options;
-
-hk_status hk_prove(const hk_program *const *programs, int nranks, const uint16_t *host, const hk_proof_options *o,
-                   hk_verify_report *report) {
-  const unsigned slots = (unsigned)o->slots;
-  hk_status rc = HK_OK;
-  hk_order order = HK_ORDER_FIXED;
-  /* Out of place and in place, with equal lengths and, if blocks may differ in length, with some random ones. */
-  int runs = hk_coll_uneven((hk_coll)programs[0]->coll) ? 8 : 2;
-  for (int k = 0; k < runs && rc == HK_OK; k++) {
-    hk_verify_options v = {.slots = slots,
-                           .waves = o->waves > 0 ? (unsigned)o->waves : slots + 1,
-                           .in_place = k % 2,
-                           .lengths = (uint64_t)k / 2,
-                           .orders = true,
-                           .host = host,
-                           .least = o->fixed_order ? HK_ORDER_FIXED : HK_ORDER_VARIES};
-    rc = hk_verify(programs, nranks, &v, report);
-    if (!v.lengths && report->order < order) order = report->order;
-  }
-  report->order = order;
-  return rc;
-}
-
-const char *hk_proof_order(const hk_program *p, const hk_verify_report *report) {
-  return report->message[0] || !hk_coll_reduces((hk_coll)p->coll) ? "" : hk_order_name(report->order);
-}
-
-void hk_proof_json(hk_json *w, const hk_program *p, const char *ranks, const hk_verify_report *report, const char *file,
-                   int line) {
-  hk_json_open(w, '{');
-  if (file) hk_json_put_text(w, "file", file);
-  hk_json_put_text(w, "collective", hk_coll_name((hk_coll)p->coll));
-  hk_json_put_text(w, "algorithm", p->algorithm);
-  hk_json_put_text(w, "ranks", ranks);
-  if (hk_coll_has_root((hk_coll)p->coll)) hk_json_put_integer(w, "root", p->root);
-  hk_json_put_boolean(w, "proved", !report->message[0]);
-  if (*hk_proof_order(p, report)) hk_json_put_text(w, "order", hk_proof_order(p, report));
-  if (report->message[0]) {
-    hk_json_put_text(w, "message", report->message);
-    hk_json_put_integer(w, "rank", report->rank);
-    hk_json_put_integer(w, "lane", report->lane);
-    hk_json_put_integer(w, "instruction", report->instr);
-    if (line) hk_json_put_integer(w, "line", line);
-  }
-  hk_json_close(w);
-}
 
 /* ---- what to prove ---- */
 
@@ -103,27 +57,6 @@ static hk_team verify_any_team(int nranks, int nhosts) {
                    .multicast = nhosts == 1,
                    .in_switch = true,
                    .in_network = nhosts > 1};
-}
-
-void hk_proof_free(hk_program **p, int nranks) {
-  for (int r = 0; p && r < nranks; r++) hk_program_free(p[r]);
-  free(p);
-}
-
-hk_status hk_proof_build(const hk_algorithm *a, const hk_build *what, hk_program ***out) {
-  hk_status rc = HK_OK;
-  hk_program **p = calloc((size_t)what->nranks + 1, sizeof *p);
-  if (!p) return HK_FAIL_ERRNO("no memory for the programs of %d ranks", what->nranks);
-  for (int r = 0; r < what->nranks; r++) {
-    hk_build one = *what;
-    one.rank = r;
-    HK_TRY(hk_algorithm_build(a, &one, &p[r]), out);
-  }
-  *out = p;
-  return HK_OK;
-out:
-  hk_proof_free(p, what->nranks);
-  return rc;
 }
 
 /* Ranks divided among hosts as evenly as possible, neighbours together. NULL: one host. */
@@ -214,30 +147,16 @@ static int verify_prove_registry(const options *o, hk_json *w) {
 
 static int verify_run(void *into, int nargs, char **args) {
   options *o = into;
+  (void)nargs, (void)args; /* none */
   if (o->proof.slots <= 0) o->proof.slots = (int)hk_settings_now()->SLOTS;
-  if (!nargs && !o->all && !o->algorithm && !o->coll)
-    return hk_tool_wrong("what should be verified? Give a FILE, --algorithm, --collective or --all");
-  if (nargs && (o->all || o->algorithm || o->coll))
-    return hk_tool_wrong(
-        "a FILE has its collective in it: --algorithm, --collective and --all are not possible with it");
+  if (!o->all && !o->algorithm && !o->coll)
+    return hk_tool_wrong("what should be verified? Give --algorithm, --collective or --all; hocket program check FILE "
+                         "verifies the programs of a file");
   if (!verify_check_list(o->ranks)) return HK_EXIT_TROUBLE;
   hk_json w = {.f = stdout}, *json = o->proof.json ? &w : NULL;
-  if (json) {
-    hk_json_open(json, '{');
-    hk_json_begin(json, "proofs", '[');
-  }
-  int code = HK_EXIT_OK;
-  for (int i = 0; i < nargs; i++) {
-    int one = hk_prove_file(args[i], &o->proof, json);
-    if (one > code) code = one;
-  }
-  if (!nargs) code = verify_prove_registry(o, json);
-  if (json) {
-    hk_json_close(json);
-    hk_json_put_boolean(json, "proved", code == HK_EXIT_OK);
-    hk_json_close(json);
-    putchar('\n');
-  }
+  if (json) hk_proofs_json_begin(json);
+  const int code = verify_prove_registry(o, json);
+  if (json) hk_proofs_json_end(json, code);
   return code;
 }
 
@@ -253,19 +172,12 @@ static const hk_tool_option rows[] = {
                .low = 1, .high = MOST_RANKS),
     HK_ROW_INT(root, "root", "RANK", "the root, if the collective has one", .letter = 'r', .def = "0",
                .high = MOST_RANKS),
-    HK_ROW_INT(proof.slots, "slots", "N", "slots of every FIFO; without it, as many as HOCKET_SLOTS says",
-               .letter = 's', .low = 1, .high = 4096),
-    HK_ROW_INT(proof.waves, "waves", "N", "how often each program runs; without it, one more than slots", .letter = 'w',
-               .low = 1, .high = 4096),
-    HK_ROW_FLAG(proof.fixed_order, "fixed-order",
-                "also prove that sums are made in the order of ranks, whatever the place, the root and the machine"),
-    HK_ROW_FLAG(proof.json, "json", "write JSON"),
+    HK_ROWS_PROOF(proof),
     {0}};
 
 const hk_tool hk_tool_verify = {
     .name = "verify",
-    .about = "prove that programs do what their collective says",
-    .usage = "[FILE...]",
+    .about = "prove that algorithms do what their collective says",
     .text =
         "A collective is a program for each rank. The verifier runs all of them symbolically. It proves that every "
         "output holds exactly the right contributions, that sends meet receives, that nothing can deadlock with this "
@@ -274,17 +186,11 @@ const hk_tool hk_tool_verify = {
         "ORDER is what is known of the order in which sums are made: fixed (in the order of ranks, the same "
         "wherever it is said; HOCKET_BATCH_INVARIANT=1 takes only these), equal (the same for every element, but "
         "another root, machine or algorithm may have another), sides (equal, but for which of two values is on the "
-        "left of an addition) or varies (with the element's place). docs/numerics.md says more.\n"
-        "\n"
-        "A FILE (- is stdin) holds the programs of all ranks, one after another, as hocket plan --program writes them; "
-        "lines that start with # are comments. Or it has them in JSON, or it is an algorithm in MSCCL's XML. "
-        "docs/programs.md explains the forms, and what helps if a program is rejected.",
+        "left of an addition) or varies (with the element's place). docs/numerics.md says more.",
     .findings = "a program was rejected; the output says which rank, lane and instruction, and why",
     .examples = "hocket verify --all --ranks 2-9\n  every algorithm, from 2 to 9 ranks\n"
-                "hocket verify --algorithm ring --ranks 100 --slots 2\n  the ring, with two slots a link\n"
-                "hocket plan allreduce 1M --ranks 4 --program | hocket verify -\n  what runs, proved again",
+                "hocket verify --algorithm ring --ranks 100 --slots 2\n  the ring, with two slots a link",
     .options = rows,
     .bytes = sizeof(options),
-    .most = -1,
     .run = verify_run,
 };
