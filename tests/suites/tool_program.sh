@@ -59,6 +59,27 @@ says "a collective of 0 ranks"
 printf 'AllReduce\0' >"$tmp/zero.txt"
 gives 2 "$hocket" program check "$tmp/zero.txt"
 says "is no text"
+
+# show and convert
+gives 0 "$hocket" program show "$tmp/pair.txt"
+says "pair: AllReduce of 2 ranks"
+says "order of sums   sides"
+says "0-1        1      2             3         2     1         1    0.5"
+narrow "program show"
+gives 1 "$hocket" program show "$tmp/wrong.txt"
+says "rank 1 lane 0 instruction 1"
+gives 0 "$hocket" program show "$tmp/pair.txt" --program --rank 1
+says "AllReduce pair, rank 1 of 2"
+hasnt "rank 0 of 2" "--rank 1"
+refuses "--rank 2, but there are 2 ranks" program show "$tmp/pair.txt" --program --rank 2
+refuses "cannot be read: No such file" program show "$tmp/none.txt"
+gives 0 "$hocket" program convert "$tmp/pair.txt" -o "$tmp/again.txt"
+gives 0 "$hocket" program show "$tmp/pair.txt" --program
+cmp -s "$tmp/out" "$tmp/again.txt" || complain "convert and show --program write different programs"
+gives 0 "$hocket" program check "$tmp/again.txt"
+gives 2 "$hocket" program convert "$tmp/pair.txt" -o "$tmp/nofolder/x.txt"
+says "x.txt cannot be written: No such file"
+
 if command -v jq >/dev/null; then
   gives 1 "$hocket" program check --json "$tmp/wrong.txt"
   got=$(jq -c '.proofs[0] | [.proved, .rank, .lane, .instruction, .line]' "$tmp/out")

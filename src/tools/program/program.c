@@ -1,15 +1,44 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `hocket program`: what a user does with the programs of a file. */
+/* `hocket program`: what users do with programs of their own, in files. */
 #include "program.h"
+#include <errno.h>
+#include <stdlib.h>
 #include <string.h>
+#include "../../base/param.h"
+#include "../../base/text_file.h"
 
 const char *hk_program_file_name(const char *path) { return strcmp(path, "-") ? path : "stdin"; }
 
-static const hk_tool *const parts[] = {&hk_program_check, NULL};
+int hk_program_open(hk_program_file *f, const char *path) {
+  char *text;
+  size_t bytes;
+  *f = (hk_program_file){.nsets = 0};
+  hk_status rc = hk_text_read(path, HK_PROGRAM_FILE_BYTES, &text, &bytes);
+  if (rc != HK_OK) return hk_tool_failed(rc);
+  rc = hk_program_file_read(f, hk_program_file_name(path), text, (unsigned)hk_settings_now()->SLOTS);
+  free(text);
+  return rc == HK_OK ? HK_EXIT_OK : hk_tool_failed(rc);
+}
+
+void hk_program_set_write(const hk_program_set *s, FILE *to) {
+  for (int r = 0; r < s->nranks; r++) hk_program_dump(s->programs[r], to);
+}
+
+int hk_program_output(const char *path, hk_status (*write)(FILE *to, const void *what), const void *what) {
+  FILE *to = !path || !strcmp(path, "-") ? stdout : fopen(path, "w");
+  if (!to) return hk_tool_wrong("%s cannot be written: %s", path, strerror(errno));
+  const hk_status rc = write(to, what);
+  bool failed = ferror(to) != 0;
+  if (to != stdout) failed = fclose(to) || failed;
+  if (rc != HK_OK) return hk_tool_failed(rc);
+  return failed ? hk_tool_wrong("%s cannot be written: %s", path ? path : "the output", strerror(errno)) : HK_EXIT_OK;
+}
+
+static const hk_tool *const parts[] = {&hk_program_check, &hk_program_show, &hk_program_convert, NULL};
 
 const hk_tool hk_tool_program = {
     .name = "program",
-    .about = "prove programs of your own",
+    .about = "prove, show and convert programs of your own",
     .usage = "COMMAND ...",
     .text = "A program says what each rank does in a collective. A FILE holds the programs of all ranks, in Hocket's "
             "text form or in MSCCL's XML. docs/programs.md explains the forms, and how the library runs such a file.",
