@@ -57,6 +57,16 @@ hk_status hk_outlines_wire(hk_outlines *o, const hk_topo *t, const uint32_t *nod
   return HK_OK;
 }
 
+void hk_outlines_forget(hk_outlines *o, const hk_algorithm *a) {
+  int i = 0, last = HK_ALGORITHM_LIMIT;
+  while (i < HK_ALGORITHM_LIMIT && o->at[i].algorithm != a) i++;
+  if (i == HK_ALGORITHM_LIMIT) return;
+  for (int c = 0; c < HK_COLL_COUNT; c++) free(o->at[i].of[c]);
+  while (!o->at[--last].algorithm) {}
+  o->at[i] = o->at[last];
+  memset(&o->at[last], 0, sizeof o->at[last]);
+}
+
 void hk_outlines_free(hk_outlines *o) {
   if (!o) return;
   for (int i = 0; i < HK_ALGORITHM_LIMIT; i++)

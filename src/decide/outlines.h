@@ -62,6 +62,8 @@ hk_status hk_outlines_wire(hk_outlines *o, const hk_topo *t, const uint32_t *nod
 /* Makes the outlines of a cluster, with the links of its first host if its ranks are on GPUs. */
 hk_status hk_outlines_of(hk_outlines **out, const hk_cluster *c, const hk_seat *seats, int nranks,
                          const struct hk_layout *layout, const hk_path_rules *rules);
+/* Drops the outlines of an algorithm, before it is freed or changed. */
+void hk_outlines_forget(hk_outlines *o, const hk_algorithm *a);
 void hk_outlines_free(hk_outlines *o); /* NULL is fine */
 /* *out: the outline of an algorithm that can run here; NULL if its programs are too large to be looked at, and so to be
  * chosen. */

@@ -60,11 +60,16 @@ static hk_status sim_look_at_kinds(hk_simulator *x) {
 }
 
 hk_status hk_simulator_new(hk_simulator **out, const hk_cluster *c, int ranks_per_host) {
+  return hk_simulator_new_of(out, c, ranks_per_host, 0);
+}
+
+hk_status hk_simulator_new_of(hk_simulator **out, const hk_cluster *c, int ranks_per_host, int nranks) {
   hk_status rc = HK_OK;
   hk_simulator *x = *out = calloc(1, sizeof *x);
   if (!x) return HK_FAIL_ERRNO("no memory for the simulator");
   x->c = c;
   HK_TRY(hk_cluster_seats(c, ranks_per_host, &x->seats, &x->nranks), out);
+  if (nranks && nranks < x->nranks) x->nranks = nranks;
   if (x->nranks > UINT16_MAX) {
     rc = HK_FAIL(HK_ERR_ARGUMENT, "%s has %d ranks; programs are for at most %d", c->name, x->nranks, UINT16_MAX);
     goto out;
@@ -89,6 +94,8 @@ out:
 }
 
 int hk_simulator_ranks(const hk_simulator *x) { return x->nranks; }
+
+void hk_simulator_forget(hk_simulator *x, const hk_algorithm *a) { hk_outlines_forget(x->machine.outlines, a); }
 
 const char *hk_simulator_cannot(const hk_simulator *x, const hk_algorithm *a, hk_coll coll) {
   if (!(a->colls >> coll & 1u)) return "does not do this collective";

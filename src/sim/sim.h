@@ -75,6 +75,8 @@ typedef struct hk_sim_result {
  * must outlive it. */
 typedef struct hk_simulator hk_simulator;
 hk_status hk_simulator_new(hk_simulator **out, const hk_cluster *c, int ranks_per_host);
+/* The same for the first `nranks` of these ranks; 0: all. */
+hk_status hk_simulator_new_of(hk_simulator **out, const hk_cluster *c, int ranks_per_host, int nranks);
 void hk_simulator_free(hk_simulator *x); /* NULL is fine */
 int hk_simulator_ranks(const hk_simulator *x);
 /* Why the algorithm cannot run the collective on this cluster, in words that follow its name; NULL if it can. */
@@ -83,6 +85,9 @@ const char *hk_simulator_cannot(const hk_simulator *x, const struct hk_algorithm
 /* The summary of the algorithm's programs for the cluster's ranks, on the first ring order. */
 hk_status hk_simulator_summarize(struct hk_summary *out, const hk_simulator *x, const struct hk_algorithm *a,
                                  hk_coll coll);
+
+/* Forgets the prices of an algorithm, before it is freed or changed. */
+void hk_simulator_forget(hk_simulator *x, const struct hk_algorithm *a);
 
 /* `bytes` as nccl-tests counts: the larger of a rank's buffers.  `options` may be NULL. */
 hk_status hk_sim_run(hk_sim_result *out, const hk_simulator *x, hk_coll coll, size_t bytes,

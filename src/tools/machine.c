@@ -11,6 +11,7 @@
 #include "../decide/outlines.h"
 #include "../program/layout.h"
 #include "../run/tuner.h"
+#include "../sim/sim.h"
 #include "../topo/detect.h"
 #include "../topo/synth.h"
 #include "../topo/xml.h"
@@ -158,6 +159,12 @@ int hk_inputs_open(hk_inputs *w, const char *words, const char *file, int nranks
     w->tuner = NULL;
   }
 out:
+  return rc == HK_OK ? HK_EXIT_OK : hk_tool_failed(rc);
+}
+
+int hk_inputs_simulator(hk_simulator **out, const hk_inputs *w) {
+  const int per_host = (w->nranks + w->cluster->nhosts - 1) / w->cluster->nhosts;
+  const hk_status rc = hk_simulator_new_of(out, w->cluster, per_host, w->nranks);
   return rc == HK_OK ? HK_EXIT_OK : hk_tool_failed(rc);
 }
 

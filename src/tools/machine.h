@@ -7,8 +7,9 @@
 #include "../topo/paths.h"
 #include "tools.h"
 
-struct hk_channels; /* topo/search.h */
-struct hk_layout;   /* program/layout.h */
+struct hk_channels;  /* topo/search.h */
+struct hk_simulator; /* sim/sim.h */
+struct hk_layout;    /* program/layout.h */
 
 /* A machine in words (synth.h), or NCCL's XML in a file, or (both NULL) this machine. Returns HK_EXIT_OK, or the exit
  * code after printing the error. */
@@ -46,6 +47,8 @@ typedef struct hk_inputs {
  * error; close it in any case. */
 int hk_inputs_open(hk_inputs *w, const char *words, const char *file, int nranks);
 void hk_inputs_close(hk_inputs *w);
+/* A simulator of its ranks; returns an exit code, after printing the error. */
+int hk_inputs_simulator(struct hk_simulator **out, const hk_inputs *w);
 /* The choice of a communicator on that machine. */
 hk_status hk_inputs_choose(const hk_inputs *w, hk_coll coll, size_t bytes, hk_decision *out);
 

@@ -105,13 +105,6 @@ static double plan_simulated(const hk_simulator *x, const hk_plan_report *r, con
   return us;
 }
 
-static int plan_open_simulator(hk_simulator **x, const hk_inputs *w) {
-  hk_status rc = hk_simulator_new(x, w->cluster, (w->nranks + w->cluster->nhosts - 1) / w->cluster->nhosts);
-  if (rc != HK_OK) return hk_tool_failed(rc);
-  if (hk_simulator_ranks(*x) == w->nranks) return HK_EXIT_OK;
-  return hk_tool_wrong("--simulate takes all %d ranks of the machine: leave --ranks out", hk_simulator_ranks(*x));
-}
-
 static void plan_print_table(const hk_plan_report *r, bool all, const hk_simulator *x) {
   hk_table *t = hk_table_new(x ? "llrrrrrr" : "llrrrrr");
   bool excluded = false;
@@ -381,7 +374,7 @@ static int plan_run(void *into, int nargs, char **args) {
   hk_inputs w;
   hk_simulator *x = NULL;
   int code = hk_inputs_open(&w, o->machine, o->file, o->ranks);
-  if (code == HK_EXIT_OK && o->simulate) code = plan_open_simulator(&x, &w);
+  if (code == HK_EXIT_OK && o->simulate) code = hk_inputs_simulator(&x, &w);
   if (code != HK_EXIT_OK) goto out;
   if (o->program) {
     code = plan_print_program(&w, coll, bytes, o);
