@@ -10,6 +10,7 @@
 #include <string.h>
 #include "../base/param_names.h"
 #include "../collectives/algorithm.h"
+#include "../decide/protocol.h"
 #include "help.h"
 
 enum { MOST_OPTIONS = 64, NO_LETTER = 1000, HELP = 2000 };
@@ -36,6 +37,10 @@ int hk_tool_failed(hk_status rc) {
 }
 
 const char *hk_tool_algorithm_word(int i) { return hk_algorithms[i] ? hk_algorithms[i]->name : NULL; }
+
+const char *hk_tool_protocol_word(int i) {
+  return i == 0 ? "auto" : i <= HK_PROTO_COUNT ? hk_protocols[i - 1].name : NULL;
+}
 
 const char *hk_tool_coll_word(int i) {
   static char words[HK_COLL_COUNT][24];

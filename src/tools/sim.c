@@ -20,11 +20,6 @@ typedef struct options {
   hk_overrides overrides; /* not an option: from the environment and configuration */
 } options;
 
-static const char *sim_protocol_word(int i) {
-  static const char *const words[] = {"auto", "Simple", "LL", "LL128", NULL};
-  return words[i];
-}
-
 /* ---- what to run ---- */
 
 static hk_status sim_add_machine(hk_sim_view *v, hk_cluster *c, const char *name, int per_host) {
@@ -152,7 +147,7 @@ static const hk_tool_option rows[] = {
                 "algorithms to compare, as 'ring,tree', or 'all'; without it what the selector takes", .letter = 'a',
                 .words = hk_tool_algorithm_word),
     HK_ROW_WORD(protocol, "protocol", "NAME", "protocol of the links", .letter = 'p', .def = "auto",
-                .words = sim_protocol_word),
+                .words = hk_tool_protocol_word),
     HK_ROW_INT(channels, "channels", "N", "channels; 0: what the selector takes", .high = 64),
     HK_ROW_SIZE(chunk, "chunk", "SIZE", "bytes of a block that a wave moves; without it the library's choice"),
     HK_ROW_INT(per_host, "ranks-per-host", "N", "ranks of a host without GPUs; 0: one for each core", .high = 65535),

@@ -107,6 +107,7 @@ bool hk_tool_size(const char *what, const char *text, size_t *out);
 bool hk_tool_coll(const char *text, hk_coll *out);
 const char *hk_tool_coll_word(int i); /* "allreduce" ... */
 const char *hk_tool_algorithm_word(int i);
+const char *hk_tool_protocol_word(int i); /* "auto", then the protocols */
 
 /* ---- output ---- */
 

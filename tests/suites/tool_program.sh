@@ -66,7 +66,7 @@ says "pair: AllReduce of 2 ranks"
 says "order of sums   sides"
 says "0-1        1      2             3         2     1         1    0.5"
 narrow "program show"
-gives 1 "$hocket" program show "$tmp/wrong.txt"
+gives 2 "$hocket" program show "$tmp/wrong.txt"
 says "rank 1 lane 0 instruction 1"
 gives 0 "$hocket" program show "$tmp/pair.txt" --program --rank 1
 says "AllReduce pair, rank 1 of 2"
@@ -79,6 +79,16 @@ cmp -s "$tmp/out" "$tmp/again.txt" || complain "convert and show --program write
 gives 0 "$hocket" program check "$tmp/again.txt"
 gives 2 "$hocket" program convert "$tmp/pair.txt" -o "$tmp/nofolder/x.txt"
 says "x.txt cannot be written: No such file"
+
+# price: the file's program and the built-in choice
+gives 0 "$hocket" program price "$tmp/pair.txt" -m 2xa100:nvswitch2 -b 64K -e 1M
+says "2xa100:nvswitch2: AllReduce on 2 ranks"
+[ "$(grep -cE '^ +[0-9]+ [KM]iB  pair ' "$tmp/out")" = 3 ] || complain "price does not show three sizes"
+narrow "program price"
+gives 0 "$hocket" program price "$tmp/pair.txt" -m dgx-h100 -b 64K -e 64K -p ll --channels 2
+says "  pair       LL               2"
+refuses "2 ranks, but 1xh100:nvswitch has 1 GPUs" program price "$tmp/pair.txt" -m 1xh100:nvswitch
+refuses "makes an incomplete value final" program price "$tmp/wrong.txt" -m dgx-h100
 
 if command -v jq >/dev/null; then
   gives 1 "$hocket" program check --json "$tmp/wrong.txt"

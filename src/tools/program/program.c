@@ -20,6 +20,14 @@ int hk_program_open(hk_program_file *f, const char *path) {
   return rc == HK_OK ? HK_EXIT_OK : hk_tool_failed(rc);
 }
 
+int hk_program_open_proved(hk_program_file *f, const char *path) {
+  const int code = hk_program_open(f, path);
+  hk_status rc = HK_OK;
+  for (int i = 0; i < f->nsets && code == HK_EXIT_OK && rc == HK_OK; i++)
+    rc = hk_program_set_prove(&f->sets[i], hk_program_file_name(path), (unsigned)hk_settings_now()->SLOTS);
+  return rc == HK_OK ? code : hk_tool_failed(rc);
+}
+
 void hk_program_set_write(const hk_program_set *s, FILE *to) {
   for (int r = 0; r < s->nranks; r++) hk_program_dump(s->programs[r], to);
 }
@@ -34,11 +42,12 @@ int hk_program_output(const char *path, hk_status (*write)(FILE *to, const void 
   return failed ? hk_tool_wrong("%s cannot be written: %s", path ? path : "the output", strerror(errno)) : HK_EXIT_OK;
 }
 
-static const hk_tool *const parts[] = {&hk_program_check, &hk_program_show, &hk_program_convert, NULL};
+static const hk_tool *const parts[] = {&hk_program_check, &hk_program_show, &hk_program_convert, &hk_program_price,
+                                       NULL};
 
 const hk_tool hk_tool_program = {
     .name = "program",
-    .about = "prove, show and convert programs of your own",
+    .about = "prove, show, convert and price programs of your own",
     .usage = "COMMAND ...",
     .text = "A program says what each rank does in a collective. A FILE holds the programs of all ranks, in Hocket's "
             "text form or in MSCCL's XML. docs/programs.md explains the forms, and how the library runs such a file.",

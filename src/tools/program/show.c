@@ -72,11 +72,7 @@ static int show_set(const char *name, const hk_program_set *s, const hk_proof_op
   hk_verify_report report;
   hk_summary sum;
   hk_status rc = hk_prove(programs, s->nranks, NULL, how, &report);
-  if (rc == HK_ERR_INTERNAL) {
-    printf("%s: ", name);
-    hk_tool_wrap(stdout, 0, report.message);
-    return HK_EXIT_FINDING;
-  }
+  if (rc == HK_ERR_INTERNAL) return hk_tool_wrong("%s: %s", name, report.message);
   if (rc == HK_OK) rc = hk_summarize(&sum, programs, s->nranks, s->nranks, NULL);
   if (rc != HK_OK) return hk_tool_failed(rc);
   printf("%s%s%s: %s of %d ranks\n\n", hk_tool_style(stdout, HK_STYLE_BOLD), p->algorithm,
@@ -129,7 +125,6 @@ const hk_tool hk_program_show = {
     .usage = "FILE",
     .text = "Shows the collective, blocks, the longest chain of messages, the order of sums, and what each rank sends, "
             "receives and adds. With --program: the programs as text, whatever the file's form.",
-    .findings = "a program does not do what its collective says",
     .examples = "hocket program show ring.xml\n  ranks, lanes, messages\n"
                 "hocket program show ring.xml --program --rank 0\n  the instructions of rank 0",
     .options = rows,

@@ -1,0 +1,21 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A machine for the programs of a file: simulated, with the built-in algorithms for comparison. */
+#pragma once
+#include "../../sim/sim.h"
+#include "../machine.h"
+#include "program.h"
+
+typedef struct hk_site {
+  hk_inputs inputs;
+  hk_simulator *simulator;
+  const char *name;
+} hk_site;
+
+/* The machine as for hk_inputs_open. Returns an exit code, after printing the error; close it in any case. */
+int hk_site_open(hk_site *s, const char *words, const char *file, int nranks);
+void hk_site_close(hk_site *s);
+/* Simulates the programs of all ranks, which are proved. `how`: without filter and algorithm. */
+hk_status hk_site_run(hk_sim_result *out, const hk_site *s, hk_program *const *programs, size_t bytes,
+                      const hk_sim_options *how);
+/* The same for the library's choice. */
+hk_status hk_site_run_built_in(hk_sim_result *out, const hk_site *s, hk_coll coll, size_t bytes);
