@@ -90,7 +90,24 @@ says "  pair       LL               2"
 refuses "2 ranks, but 1xh100:nvswitch has 1 GPUs" program price "$tmp/pair.txt" -m 1xh100:nvswitch
 refuses "makes an incomplete value final" program price "$tmp/wrong.txt" -m dgx-h100
 
+# draw: a box for each instruction, a line for each message.
+gives 0 "$hocket" program draw "$tmp/pair.txt" -s 16K -m '2xa100:nvswitch2 nic=2x200' -o "$tmp/pair.svg" --timeline "$tmp/trace.json"
+[ "$(grep -c '<title>rank' "$tmp/pair.svg"):$(grep -c '^<line' "$tmp/pair.svg")" = 6:4 ] || complain "a picture of two ranks has other boxes or lines"
+grep -qF '<title>rank 0, instruction 0: send(1)[b1] &lt;- in[b1]; wave 0' "$tmp/pair.svg" || complain "a box has no text of its instruction"
+gives 0 "$hocket" program draw "$tmp/pair.txt" -p ll
+says "2xh100:nvswitch, protocol LL, 1 channel"
+says "</svg>"
+refuses "a picture can show" program draw "$tmp/pair.txt" -s 4G
+cat "$tmp/pair.txt" "$tmp/pair.txt" >"$tmp/two.txt"
+refuses "holds programs of 2 collectives" program draw "$tmp/two.txt"
+
+if command -v python3 >/dev/null; then
+  python3 -c 'import sys, xml.dom.minidom; xml.dom.minidom.parse(sys.argv[1])' "$tmp/pair.svg" || complain "the picture is no XML"
+else
+  echo "SKIP: python3 is not installed: the picture is not read"
+fi
 if command -v jq >/dev/null; then
+  jq -e '.traceEvents | length == 6' "$tmp/trace.json" >/dev/null || complain "the timeline has other instructions"
   gives 1 "$hocket" program check --json "$tmp/wrong.txt"
   got=$(jq -c '.proofs[0] | [.proved, .rank, .lane, .instruction, .line]' "$tmp/out")
   [ "$got" = "[false,1,0,1,13]" ] || complain "--json says $got of the wrong program"
