@@ -77,6 +77,14 @@ gives 0 "$hocket" program convert "$tmp/pair.txt" -o "$tmp/again.txt"
 gives 0 "$hocket" program show "$tmp/pair.txt" --program
 cmp -s "$tmp/out" "$tmp/again.txt" || complain "convert and show --program write different programs"
 gives 0 "$hocket" program check "$tmp/again.txt"
+gives 0 "$hocket" program convert "$tmp/pair.txt" --to json -o "$tmp/pair.json"
+if "$hocket" program check "$tmp/pair.json" 2>&1 | grep -q 'libjansson'; then
+  echo "SKIP: jansson is not installed (libjansson4): no JSON is read"
+else
+  gives 0 "$hocket" program convert "$tmp/pair.json" -o "$tmp/again.txt"
+  gives 0 "$hocket" program show "$tmp/pair.txt" --program
+  cmp -s "$tmp/out" "$tmp/again.txt" || complain "programs that were JSON are others"
+fi
 gives 2 "$hocket" program convert "$tmp/pair.txt" -o "$tmp/nofolder/x.txt"
 says "x.txt cannot be written: No such file"
 
@@ -100,6 +108,7 @@ says "</svg>"
 refuses "a picture can show" program draw "$tmp/pair.txt" -s 4G
 cat "$tmp/pair.txt" "$tmp/pair.txt" >"$tmp/two.txt"
 refuses "holds programs of 2 collectives" program draw "$tmp/two.txt"
+refuses "holds programs of 2 collectives" program convert "$tmp/two.txt" --to json
 
 if command -v python3 >/dev/null; then
   python3 -c 'import sys, xml.dom.minidom; xml.dom.minidom.parse(sys.argv[1])' "$tmp/pair.svg" || complain "the picture is no XML"

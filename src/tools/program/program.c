@@ -28,10 +28,6 @@ int hk_program_open_proved(hk_program_file *f, const char *path) {
   return rc == HK_OK ? code : hk_tool_failed(rc);
 }
 
-void hk_program_set_write(const hk_program_set *s, FILE *to) {
-  for (int r = 0; r < s->nranks; r++) hk_program_dump(s->programs[r], to);
-}
-
 int hk_program_output(const char *path, hk_status (*write)(FILE *to, const void *what), const void *what) {
   FILE *to = !path || !strcmp(path, "-") ? stdout : fopen(path, "w");
   if (!to) return hk_tool_wrong("%s cannot be written: %s", path, strerror(errno));

@@ -12,8 +12,6 @@ const char *hk_program_file_name(const char *path);
 int hk_program_open(hk_program_file *f, const char *path);
 /* The same, and proves all programs. */
 int hk_program_open_proved(hk_program_file *f, const char *path);
-/* The programs of all ranks in the text form. */
-void hk_program_set_write(const hk_program_set *s, FILE *to);
 /* Calls `write` with the file, or with the standard output if path is NULL or "-". Returns an exit code, after printing
  * the error. */
 int hk_program_output(const char *path, hk_status (*write)(FILE *to, const void *what), const void *what);
