@@ -66,43 +66,51 @@ static hk_status price_sizes(const hk_program_set *s, const hk_site *site, const
   return rc;
 }
 
-static int price_set(const hk_program_set *s, const options *o, hk_json *w) {
-  const hk_program *p = s->programs[0];
+static void price_notes(const hk_program_set *s, const hk_site *site, const options *o) {
+  char text[HK_ACCURACY_TEXT], least[32], most[32];
+  putchar('\n');
+  hk_tool_wrap(stdout, 0,
+               "The second row of a size is the library's choice without the file. TIME is simulated, PRICE is what "
+               "the library chooses by. RATIO below 1: the file's program is faster.");
+  if (s->least || s->most)
+    printf("The library uses the file from %s%s%s only.\n", hk_tool_bytes(least, (size_t)s->least),
+           s->most ? " to " : " on", s->most ? hk_tool_bytes(most, (size_t)s->most) : "");
+  putchar('\n');
+  hk_tool_wrap(stdout, 0, hk_tool_accuracy(text, site->inputs.cluster, o->begin, o->end, false));
+  hk_tool_remarks(site->inputs.cluster->kinds[0], stdout);
+}
+
+static hk_status price_table(const hk_program_set *s, const hk_site *site, const options *o) {
+  hk_table *t = hk_table_new("rllrrrrr");
+  printf("%s: %s on %d ranks\n\n", site->name, hk_coll_name((hk_coll)s->programs[0]->coll), s->nranks);
+  hk_table_row(t, HK_STYLE_BOLD, "SIZE\tALGORITHM\tPROTOCOL\tCHANNELS\tPRICE\tTIME\tBUS GB/s\tRATIO");
+  const hk_status rc = price_sizes(s, site, o, t, NULL);
+  hk_table_print(t, 2, stdout);
+  if (rc == HK_OK) price_notes(s, site, o);
+  return rc;
+}
+
+static hk_status price_json(const hk_program_set *s, const hk_site *site, const options *o, hk_json *w) {
   char text[HK_ACCURACY_TEXT];
-  hk_table *t = w ? NULL : hk_table_new("rllrrrrr");
+  hk_json_open(w, '{');
+  hk_json_put_text(w, "machine", site->name);
+  hk_json_put_text(w, "collective", hk_coll_name((hk_coll)s->programs[0]->coll));
+  hk_json_put_integer(w, "ranks", s->nranks);
+  hk_json_put_text(w, "accuracy", hk_tool_accuracy(text, site->inputs.cluster, o->begin, o->end, false));
+  hk_json_begin(w, "results", '[');
+  const hk_status rc = price_sizes(s, site, o, NULL, w);
+  hk_json_close(w);
+  hk_json_close(w);
+  return rc;
+}
+
+static int price_set(const hk_program_set *s, const options *o, hk_json *w) {
   hk_site site;
   int code = hk_site_open(&site, o->machine, o->xml, s->nranks);
-  if (code != HK_EXIT_OK) goto out;
-  if (w) {
-    hk_json_open(w, '{');
-    hk_json_put_text(w, "machine", site.name);
-    hk_json_put_text(w, "collective", hk_coll_name((hk_coll)p->coll));
-    hk_json_put_integer(w, "ranks", s->nranks);
-    hk_json_put_text(w, "accuracy", hk_tool_accuracy(text, site.inputs.cluster, o->begin, o->end, false));
-    hk_json_begin(w, "results", '[');
-  } else {
-    printf("%s: %s on %d ranks\n\n", site.name, hk_coll_name((hk_coll)p->coll), s->nranks);
-    hk_table_row(t, HK_STYLE_BOLD, "SIZE\tALGORITHM\tPROTOCOL\tCHANNELS\tPRICE\tTIME\tBUS GB/s\tRATIO");
+  if (code == HK_EXIT_OK) {
+    const hk_status rc = w ? price_json(s, &site, o, w) : price_table(s, &site, o);
+    if (rc != HK_OK) code = hk_tool_failed(rc);
   }
-  const hk_status rc = price_sizes(s, &site, o, t, w);
-  if (rc != HK_OK) code = hk_tool_failed(rc);
-  if (w) {
-    hk_json_close(w);
-    hk_json_close(w);
-    goto out;
-  }
-  hk_table_print(t, 2, stdout);
-  t = NULL;
-  putchar('\n');
-  hk_tool_wrap(
-      stdout, 0,
-      "The second row of a size is the library's choice without the file. TIME is simulated, PRICE is what the "
-      "library chooses by. RATIO below 1: the file's program is faster.");
-  putchar('\n');
-  hk_tool_wrap(stdout, 0, hk_tool_accuracy(text, site.inputs.cluster, o->begin, o->end, false));
-  hk_tool_remarks(site.inputs.cluster->kinds[0], stdout);
-out:
-  if (t) hk_table_print(t, 2, stdout);
   hk_site_close(&site);
   return code;
 }
