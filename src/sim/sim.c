@@ -139,11 +139,13 @@ static hk_status sim_decide(const hk_simulator *x, hk_coll coll, size_t bytes, c
 
 /* ---- what it costs ---- */
 
-/* A switch has slots for a few channels. */
-static hk_status sim_limit_channels(hk_sim *s) {
+/* A switch has slots for a few channels, and a launch a few blocks of threads. */
+static hk_status sim_limit_channels(hk_sim *s, const hk_simulator *x) {
   const hk_program *p;
   HK_OR_RETURN(hk_programs_get(&s->programs, 0, 0, &p));
-  const int most = p->traits.switch_span ? HK_GPU_SWITCH_CHANNELS / p->traits.switch_span : s->channels;
+  int most = p->traits.switch_span ? HK_GPU_SWITCH_CHANNELS / p->traits.switch_span : s->channels;
+  const int blocks = x->machine.max_channels / (p->nlanes > p->traits.span ? p->nlanes : p->traits.span);
+  if (s->options->resident && most > blocks) most = blocks;
   if (s->channels > most && hk_sim_cluster_gpu(&s->cluster, 0)) s->channels = most > 1 ? most : 1;
   return HK_OK;
 }
@@ -220,7 +222,7 @@ static hk_status sim_prepare(hk_sim *s, const hk_simulator *x, const hk_decision
   *s = (hk_sim){.options = o, .coll = coll, .channels = d->channels};
   HK_OR_RETURN(hk_sim_cluster_init(&s->cluster, x->c, x->seats, x->nranks, x->paths, x->rings, o->seed));
   HK_OR_RETURN(hk_programs_init(&s->programs, d->algorithm, &what, x->layout ? x->layout->nchannels : 1));
-  HK_OR_RETURN(sim_limit_channels(s));
+  HK_OR_RETURN(sim_limit_channels(s, x));
   HK_OR_RETURN(sim_launch(s, x, d, bytes));
   sim_take_constants(s, x, d);
   /* No more channels than chunks. */

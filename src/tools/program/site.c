@@ -34,12 +34,13 @@ hk_status hk_site_run(hk_sim_result *out, const hk_site *s, hk_program *const *p
   memset(filter.barred, 0, sizeof filter.barred);
   own.filter = &filter;
   own.algorithm = p->algorithm;
+  own.resident = true;
   const hk_status rc = hk_sim_run(out, s->simulator, (hk_coll)p->coll, bytes, &own);
   hk_simulator_forget(s->simulator, &a);
   return rc;
 }
 
 hk_status hk_site_run_built_in(hk_sim_result *out, const hk_site *s, hk_coll coll, size_t bytes) {
-  const hk_sim_options how = {.filter = &s->inputs.filter, .protocol = -1};
+  const hk_sim_options how = {.filter = &s->inputs.filter, .protocol = -1, .resident = true};
   return hk_sim_run(out, s->simulator, coll, bytes, &how);
 }
