@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# hocket program: proofs of files, and where they say that a fault is.
+# hocket program: proofs of files, and where they say that a fault is; prices, pictures, and the search for programs.
 # check: covers=src/program/
 set -u
 . tests/golden/lib.sh
@@ -110,6 +110,35 @@ cat "$tmp/pair.txt" "$tmp/pair.txt" >"$tmp/two.txt"
 refuses "holds programs of 2 collectives" program draw "$tmp/two.txt"
 refuses "holds programs of 2 collectives" program convert "$tmp/two.txt" --to json
 
+# search: a program for a machine, the same one each time, no slower than what it says.
+search() { gives 0 "$hocket" program search -m dgx-a100 -s 1M "$@"; }
+search -o "$tmp/found.txt"
+says "the built-in choice, direct"
+says "The fastest is ring, 4 copies, blocks in 2 pieces: 24."
+narrow "program search"
+cp "$tmp/out" "$tmp/said"
+cp "$tmp/found.txt" "$tmp/first.txt"
+search -o "$tmp/found.txt"
+cmp -s "$tmp/out" "$tmp/said" && cmp -s "$tmp/found.txt" "$tmp/first.txt" || complain "the same search finds something else"
+gives 0 "$hocket" program check "$tmp/found.txt"
+says "AllReduce ring-4x2, 8 ranks: proved"
+gives 0 "$hocket" program price "$tmp/found.txt" -m dgx-a100 -b 1M -e 1M
+has '^  1 MiB  ring-4x2 .*  24\.[0-9]+ us ' "price of what was found"
+gives 0 "$hocket" program search -m dgx-a100 -s 1M -o -
+cmp -s "$tmp/out" "$tmp/first.txt" || complain "-o - does not write the programs to stdout"
+search --budget 3
+says "3 candidates were tried."
+gives 0 "$hocket" program search -c broadcast -m 8xa100:pcie2 -n 4 -s 4M -o "$tmp/chain.txt"
+says "Nothing is faster than the built-in choice, tree"
+gives 0 "$hocket" program check "$tmp/chain.txt"
+# Every collective has candidates with other orders, copies, pieces and pairs; what remains is proved again from the file.
+for coll in allgather reducescatter alltoall gather scatter reduce; do
+  gives 0 "$hocket" program search -c $coll -m 'nodes=2 of 2xh100:nvswitch nic=2x400' -s 1M --budget 40 -o "$tmp/found.txt"
+  gives 0 "$hocket" program check "$tmp/found.txt"
+done
+refuses "search for these" program search -c alltoallv -m dgx-h100
+refuses "a search is for 2 to" program search -m 1xh100:nvswitch
+
 if command -v python3 >/dev/null; then
   python3 -c 'import sys, xml.dom.minidom; xml.dom.minidom.parse(sys.argv[1])' "$tmp/pair.svg" || complain "the picture is no XML"
 else
@@ -117,6 +146,12 @@ else
 fi
 if command -v jq >/dev/null; then
   jq -e '.traceEvents | length == 6' "$tmp/trace.json" >/dev/null || complain "the timeline has other instructions"
+  search --json
+  jq -e '.faster and .us < .built_in_us and .tried > 40 and .program == "ring, 4 copies, blocks in 2 pieces"' "$tmp/out" >/dev/null ||
+    complain "--json of the search is not as it should be"
+  gives 0 "$hocket" program price --json "$tmp/pair.txt" -m 2xa100:nvswitch2 -b 64K -e 64K
+  jq -e '.[0].results[0] | .bytes == 65536 and .program.algorithm == "pair" and .built_in.us > 0 and .ratio > 0' "$tmp/out" >/dev/null ||
+    complain "--json of prices is not as it should be"
   gives 1 "$hocket" program check --json "$tmp/wrong.txt"
   got=$(jq -c '.proofs[0] | [.proved, .rank, .lane, .instruction, .line]' "$tmp/out")
   [ "$got" = "[false,1,0,1,13]" ] || complain "--json says $got of the wrong program"

@@ -38,15 +38,22 @@ int hk_program_output(const char *path, hk_status (*write)(FILE *to, const void 
   return failed ? hk_tool_wrong("%s cannot be written: %s", path ? path : "the output", strerror(errno)) : HK_EXIT_OK;
 }
 
-static const hk_tool *const parts[] = {&hk_program_check, &hk_program_show, &hk_program_convert,
-                                       &hk_program_price, &hk_program_draw, NULL};
+static const hk_tool *const parts[] = {&hk_program_check,
+                                       &hk_program_show,
+                                       &hk_program_convert,
+                                       &hk_program_price,
+                                       &hk_program_draw,
+                                       &hk_program_search,
+                                       NULL};
 
 const hk_tool hk_tool_program = {
     .name = "program",
-    .about = "prove, show, convert, price and draw programs of your own",
+    .about = "prove, show, price, draw and find programs of your own",
     .usage = "COMMAND ...",
-    .text = "A program says what each rank does in a collective. A FILE holds the programs of all ranks, in Hocket's "
-            "text form or in MSCCL's XML. docs/programs.md explains the forms, and how the library runs such a file.",
+    .text =
+        "A program says what each rank does in a collective. A FILE holds the programs of all ranks, in Hocket's "
+        "text form or JSON, or in MSCCL's XML. docs/programs.md explains the forms, and how the library runs such a "
+        "file.",
     .findings = "a file was refused",
     .parts = parts,
 };

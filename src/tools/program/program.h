@@ -4,7 +4,8 @@
 #include "../../formats/file.h"
 #include "../tools.h"
 
-extern const hk_tool hk_program_check, hk_program_show, hk_program_convert, hk_program_price, hk_program_draw;
+extern const hk_tool hk_program_check, hk_program_show, hk_program_convert, hk_program_price, hk_program_draw,
+    hk_program_search;
 
 /* The name of a file in messages: "-" is the standard input. */
 const char *hk_program_file_name(const char *path);
