@@ -53,7 +53,7 @@ static void msccl_file_read_head(hk_msccl_file *f, const hk_xml_node *algo) {
   if (!f->report.errors && f->chunks % messages)
     hk_xml_say(&f->report, algo, true, "nchunksperloop=\"%d\" of <algo> does not divide the %d messages of %s evenly",
                f->chunks, messages, hk_coll_name(f->coll));
-  f->parts = f->chunks / messages;
+  f->parts = messages > 0 ? f->chunks / messages : 1; /* 0: the number of ranks is missing */
 }
 
 static bool msccl_file_read_place(hk_msccl_file *f, const hk_xml_node *n, const char *buffer, const char *offset,

@@ -139,6 +139,10 @@ done
 refuses "search for these" program search -c alltoallv -m dgx-h100
 refuses "a search is for 2 to" program search -m 1xh100:nvswitch
 
+echo '<algo/>' >"$tmp/algo.xml"
+gives 1 "$hocket" program check "$tmp/algo.xml"
+says "ngpus"
+
 if command -v python3 >/dev/null; then
   python3 -c 'import sys, xml.dom.minidom; xml.dom.minidom.parse(sys.argv[1])' "$tmp/pair.svg" || complain "the picture is no XML"
 else
