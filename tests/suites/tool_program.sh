@@ -131,6 +131,8 @@ says "3 candidates were tried."
 gives 0 "$hocket" program search -c broadcast -m 8xa100:pcie2 -n 4 -s 4M -o "$tmp/chain.txt"
 says "Nothing is faster than the built-in choice, tree"
 gives 0 "$hocket" program check "$tmp/chain.txt"
+gives 0 "$hocket" program search -c reducescatter -m '1xcpu cores=4' -s 1M
+says "NCCL_ALGO=direct selects it without a file."
 # Every collective has candidates with other orders, copies, pieces and pairs; what remains is proved again from the file.
 for coll in allgather reducescatter alltoall gather scatter reduce; do
   gives 0 "$hocket" program search -c $coll -m 'nodes=2 of 2xh100:nvswitch nic=2x400' -s 1M --budget 40 -o "$tmp/found.txt"

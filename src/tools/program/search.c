@@ -233,6 +233,10 @@ static void search_protocols(const search *x, const hk_trial *best) {
   }
 }
 
+static bool search_is_built_in(const hk_candidate *c) {
+  return c->nparts == 1 && c->parts[0].copies == 1 && c->parts[0].pieces == 1 && !c->swaps;
+}
+
 static void search_words(const search *x, const hk_trial *best) {
   char words[HK_CANDIDATE_WORDS], time[32], text[HK_CANDIDATE_WORDS + 200];
   hk_candidate_words(words, &best->what, x->nranks);
@@ -243,6 +247,8 @@ static void search_words(const search *x, const hk_trial *best) {
     snprintf(text, sizeof text, "Nothing is faster than the built-in choice, %s.", x->built_in.algorithm);
   hk_tool_wrap(x->report, 0, text);
   if (search_found(x)) search_protocols(x, best);
+  if (search_found(x) && search_is_built_in(&best->what))
+    fprintf(x->report, "NCCL_ALGO=%s selects it without a file.\n", best->what.parts[0].algorithm->name);
   if (x->o->output) {
     snprintf(text, sizeof text, "%.99s has the programs of %s.",
              strcmp(x->o->output, "-") ? x->o->output : "The output", words);
