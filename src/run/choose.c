@@ -10,6 +10,7 @@
 #include "../core/backend.h"
 #include "../core/comm.h"
 #include "../decide/cost.h"
+#include "../decide/outlines.h"
 #include "../decide/overrides.h"
 #include "../decide/programs.h"
 #include "../program/cursor.h"
@@ -400,7 +401,10 @@ hk_status hk_choose_add_program(ncclComm_t c, const char *name, const char *text
 }
 
 void hk_choose_drop_program(ncclComm_t c, uint64_t hash_before) {
-  hk_user_programs_drop(c->selection->overrides->programs, hash_before);
+  hk_user_programs *p = c->selection->overrides->programs;
+  /* Prices are kept by address, and the next program has the address of one that goes. */
+  for (int i = 0; i < p->n; i++) hk_outlines_forget(c->selection->machine.outlines, &p->own[i].algorithm);
+  hk_user_programs_drop(p, hash_before);
   choose_forget(c);
 }
 
