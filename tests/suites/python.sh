@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # check: timeout=400
 # The Python package as `make python` lays it out: what memory objects have, all operations between processes, how ranks find each
-# other, the programs as modules, and that the sources have no fault that pyflakes or ruff sees.
+# other, algorithms from scripts, the programs as modules, and that the sources have no fault that pyflakes or ruff sees.
 set -u
 tests=tests/python
 . tests/support/suite.sh
@@ -26,6 +26,7 @@ try() { # name command...
 
 try "what memory objects have" $python $tests/buffers.py
 for n in 1 2 4; do try "$n ranks" $python -m hocket.run -n $n $tests/collectives.py; done
+try "programs" $python $tests/programs.py
 try "how ranks find each other" $python $tests/bootstrap.py
 try "the measurement" $python -m hocket.bench -e 4K -f 512
 grep -q '^ *4096  *[0-9]' "$tmp/out" || complain "hocket.bench shows no result: $(cat "$tmp/out")"
