@@ -5,6 +5,7 @@
 # exit code 1 where a command fails.
 set -u
 build=$1 PATH=$PWD/$1/bin:$PATH
+export PYTHONPATH=$PWD/$1/python
 shift
 unset "${!NCCL_@}" "${!HOCKET_@}"
 export LC_ALL=C.UTF-8 NO_COLOR=1 HOME=/nonexistent # no constants that were measured here, no settings of its user
