@@ -36,6 +36,10 @@ run python -m hocket.bench -e 4K -f 512
 says '^ *4096  *[0-9]'
 run hocket topo
 says 'CPU0'
+run python -c 'from hocket.program import Program, chunk
+with Program("AllReduce", "pair", ranks=2, chunks=1) as pair: chunk(0, "input").reduce(chunk(1, "input")).copy(1)
+print(pair.check())'
+says 'proved'
 run python -m hocket topo --machine 8xh100:nvswitch4
 says 'GPU7'
 run all_reduce_perf --procs 2 -b 8 -e 8
