@@ -46,6 +46,7 @@ static hk_status file_gather_set(hk_program_file *out, const char *name, const c
     if (!s->programs[r])
       return HK_FAIL(HK_ERR_ARGUMENT, "%s%s: the program of rank %d of %d is missing: a proof needs those of all ranks",
                      name, place, r, n);
+  hk_program_set_span(s);
   return HK_OK;
 }
 

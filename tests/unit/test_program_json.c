@@ -83,6 +83,21 @@ TEST_LOOP(round_trip, prove_count()) {
   }
 }
 
+/* Copies of lanes use channels from k * span on, which the two ends of a link must agree on. */
+TEST(spans) {
+  char *text = strdup("Broadcast chain, rank 0 of 3, root 0, message split into 1, scratch 0\n"
+                      "lane 0\n  links: 0=send(1@2)\n 0: out[b0], send(1@2)[b0] <- in[b0]\n"
+                      "Broadcast chain, rank 1 of 3, root 0, message split into 1, scratch 0\n"
+                      "lane 0\n  links: 0=recv(0@2) 1=send(2)\n 0: out[b0], send(2)[b0] <- recv(0@2)[b0]\n"
+                      "Broadcast chain, rank 2 of 3, root 0, message split into 1, scratch 0\n"
+                      "lane 0\n  links: 0=recv(1)\n 0: out[b0] <- recv(1)[b0]\n");
+  hk_program_file f;
+  ck_assert_msg(hk_program_file_read(&f, "file", text, 8) == HK_OK, "%s", hk_last_error());
+  for (int r = 0; r < 3; r++) ck_assert_uint_eq(f.sets->programs[r]->traits.span, 3);
+  hk_program_file_free(&f);
+  free(text);
+}
+
 static hk_program_set ring(int n) { return built(hk_algorithm_by_name("ring"), HK_ALLREDUCE, n, 0); }
 
 TEST(calls) {
