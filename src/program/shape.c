@@ -9,9 +9,11 @@ static uint64_t shape_of_move(const hk_program *p, const hk_instr *in, bool loos
   const hk_operand *o = hk_instr_operands(p, in);
   const unsigned nsrc = loosely && in->nsrc > 1 ? 0 : in->nsrc;
   uint64_t h = hk_hash_mix(in->flags & (HK_INSTR_COPY | HK_INSTR_IN_SWITCH), (uint64_t)in->ndst << 32 | nsrc);
-  for (unsigned k = 0; k < in->ndst + nsrc; k++)
-    h = hk_hash_mix(h,
-                    (uint64_t)o[k].space << 32 | (uint64_t)o[k].flags << 16 | (o[k].space == HK_LINK ? o[k].link : 0));
+  for (unsigned k = 0; k < in->ndst + nsrc; k++) {
+    const hk_link_need *l = o[k].space == HK_LINK ? &hk_program_links(p)[o[k].link] : NULL;
+    h = hk_hash_mix(h, (uint64_t)o[k].space << 32 | (uint64_t)o[k].flags << 16 | (l ? o[k].link : 0));
+    if (l && loosely) h = hk_hash_mix(h, (uint64_t)l->kind << 8 | l->channel); /* links may have another order */
+  }
   return h;
 }
 
