@@ -5,6 +5,7 @@
 #include <string.h>
 #include "../base/array.h"
 #include "../base/text_file.h"
+#include "../program/program_internal.h" /* characters of names */
 #include "../program/verify.h"
 #include "formats.h"
 
@@ -57,6 +58,12 @@ hk_status hk_program_file_gather(hk_program_file *out, const char *name, const c
   return HK_OK;
 }
 
+void hk_program_algorithm_name(char out[24], const char *name, const char *if_none) {
+  snprintf(out, 24, "%s", name && *name ? name : if_none);
+  for (char *p = out; *p; p++)
+    if (!strchr(HK_PROGRAM_NAME_CHARACTERS, *p)) *p = '_';
+}
+
 void hk_program_set_span(hk_program_set *s) {
   uint16_t span = 0;
   for (int r = 0; r < s->nranks; r++)
@@ -92,7 +99,7 @@ hk_status hk_program_file_read(hk_program_file *out, const char *name, const cha
   switch (own[strspn(own, " \t\r\n")]) {
     case '<': rc = hk_msccl_read(out, name, own, slots); break;
     case '{':
-    case '[': rc = hk_json_programs_read(out, name, own); break;
+    case '[': rc = hk_json_programs_read(out, name, own, slots); break;
     default: rc = hk_text_programs_read(out, name, own);
   }
   free(own);

@@ -5,6 +5,8 @@
 
 /* An empty set at the end of the file; NULL: no memory. */
 hk_program_set *hk_program_file_add(hk_program_file *f, int nranks);
+/* An algorithm's name from a file's: at most 23 characters, and a character that no such name has becomes _. */
+void hk_program_algorithm_name(char out[24], const char *name, const char *if_none);
 /* Gives all programs of the set the largest span of them: copies of the lanes use channels from k * span on, which must
  * be the same on all ranks. */
 void hk_program_set_span(hk_program_set *s);
@@ -24,5 +26,7 @@ hk_status hk_program_file_gather(hk_program_file *out, const char *name, const c
                                  int n);
 
 hk_status hk_text_programs_read(hk_program_file *out, const char *name, char *text);
-hk_status hk_json_programs_read(hk_program_file *out, const char *name, const char *text);
+hk_status hk_json_programs_read(hk_program_file *out, const char *name, const char *text, unsigned slots);
+struct hk_json_node;
+hk_status hk_mscclpp_read(hk_program_file *out, const struct hk_json_node *file, unsigned slots);
 hk_status hk_msccl_read(hk_program_file *out, const char *name, const char *text, unsigned slots);

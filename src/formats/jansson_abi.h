@@ -26,7 +26,7 @@ enum {
   HK_JANSSON_FALSE,
   HK_JANSSON_NULL
 };
-enum { HK_JANSSON_REJECT_DUPLICATES = 1 };
+enum { HK_JANSSON_REJECT_DUPLICATES = 1, HK_JANSSON_INT_AS_REAL = 8 };
 
 /* F(type, name, arguments). json_loadb's last argument is a json_error_t. */
 #define HK_JANSSON_CALLS(F)                                                                                            \
@@ -38,6 +38,6 @@ enum { HK_JANSSON_REJECT_DUPLICATES = 1 };
   F(size_t, json_array_size, (const hk_jansson *))                                                                     \
   F(hk_jansson *, json_array_get, (const hk_jansson *, size_t index))                                                  \
   F(const char *, json_string_value, (const hk_jansson *))                                                             \
-  F(long long, json_integer_value, (const hk_jansson *))
+  F(double, json_real_value, (const hk_jansson *))
 #define HK_JANSSON_LOAD(F)                                                                                             \
   F(hk_jansson *, json_loadb, (const char *text, size_t bytes, size_t flags, hk_jansson_error *))

@@ -211,7 +211,7 @@ static void json_read_calls(const hk_json_node *file, hk_program_set *to) {
   to->most = (unsigned long long)most;
 }
 
-hk_status hk_json_programs_read(hk_program_file *out, const char *name, const char *text) {
+hk_status hk_json_programs_read(hk_program_file *out, const char *name, const char *text, unsigned slots) {
   hk_status rc = HK_OK;
   hk_json_tree t = {.root = NULL};
   hk_program_piece *pieces = NULL;
@@ -221,6 +221,8 @@ hk_status hk_json_programs_read(hk_program_file *out, const char *name, const ch
   const hk_json_node file = hk_json_root(&t);
   const bool bare = hk_json_is(&file, HK_JSON_LIST);
   hk_json_node list = file, program;
+  if (!bare && !hk_json_has(&file, "hocket", HK_JSON_WHOLE, &list) && hk_json_has(&file, "gpus", HK_JSON_LIST, &list))
+    HK_GIVE_UP(hk_mscclpp_read(out, &file, slots), out);
   if (!bare) json_read_calls(&file, &calls);
   if (!bare && !hk_json_get(&file, "programs", HK_JSON_LIST, true, &list)) goto out;
   n = hk_json_size(&list);

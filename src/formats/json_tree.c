@@ -98,6 +98,9 @@ static bool json_tree_bounded(hk_json_tree *t, const char *text) {
   return true;
 }
 
+/* Numbers are reals, because files have 2^64 - 1, for which a jansson integer has no room. */
+enum { json_tree_flags = HK_JANSSON_REJECT_DUPLICATES | HK_JANSSON_INT_AS_REAL };
+
 hk_status hk_json_tree_parse(hk_json_tree *t, const char *file, const char *text) {
   const size_t bytes = strlen(text);
   hk_jansson_error error = {.line = 1};
@@ -106,8 +109,7 @@ hk_status hk_json_tree_parse(hk_json_tree *t, const char *file, const char *text
     json_tree_say_at(t, 1, 1, "install jansson (Debian: libjansson4), which reads JSON: %s", library.why);
   else if (bytes > HK_JSON_TREE_BYTES)
     json_tree_say_at(t, 1, 1, "more than %d MiB, which is the limit for a file", HK_JSON_TREE_BYTES >> 20);
-  else if (json_tree_bounded(t, text) &&
-           !(t->root = jansson.json_loadb(text, bytes, HK_JANSSON_REJECT_DUPLICATES, &error)))
+  else if (json_tree_bounded(t, text) && !(t->root = jansson.json_loadb(text, bytes, json_tree_flags, &error)))
     json_tree_say_at(t, error.line, error.column, "not well-formed JSON: %.159s", error.text);
   return hk_json_tree_status(t);
 }
@@ -121,12 +123,18 @@ void hk_json_tree_free(hk_json_tree *t) {
 
 hk_json_node hk_json_root(hk_json_tree *t) { return (hk_json_node){.tree = t, .value = t->root}; }
 
+/* Reals are exact so far. */
+static bool json_tree_is_whole(double v) {
+  const double most = (double)(1ll << 53);
+  return v >= -most && v <= most && v == (double)(long long)v;
+}
+
 bool hk_json_is(const hk_json_node *n, hk_json_kind kind) {
   switch (((const hk_jansson_head *)n->value)->type) {
     case HK_JANSSON_OBJECT: return kind == HK_JSON_OBJECT;
     case HK_JANSSON_ARRAY: return kind == HK_JSON_LIST;
     case HK_JANSSON_STRING: return kind == HK_JSON_TEXT;
-    case HK_JANSSON_INTEGER: return kind == HK_JSON_WHOLE;
+    case HK_JANSSON_REAL: return kind == HK_JSON_WHOLE && json_tree_is_whole(jansson.json_real_value(n->value));
     case HK_JANSSON_TRUE:
     case HK_JANSSON_FALSE: return kind == HK_JSON_BOOLEAN;
     default: return false;
@@ -158,19 +166,29 @@ bool hk_json_at(const hk_json_node *list, size_t index, hk_json_kind kind, hk_js
   return false;
 }
 
-long long hk_json_value(const hk_json_node *whole) { return jansson.json_integer_value(whole->value); }
+bool hk_json_has(const hk_json_node *object, const char *key, hk_json_kind kind, hk_json_node *out) {
+  *out = (hk_json_node){.tree = object->tree, .parent = object, .key = key};
+  out->value = jansson.json_object_get(object->value, key);
+  return out->value && hk_json_is(out, kind);
+}
+
+long long hk_json_value(const hk_json_node *whole) { return (long long)jansson.json_real_value(whole->value); }
+
+bool hk_json_within(const hk_json_node *whole, long long min, long long max) {
+  const long long v = hk_json_value(whole);
+  if (v < min || v > max)
+    hk_json_say(whole, max < min ? "%lld: there is none" : "%lld is not from %lld to %lld", v, min, max);
+  return v >= min && v <= max;
+}
+
 const char *hk_json_words(const hk_json_node *text) { return jansson.json_string_value(text->value); }
 
 bool hk_json_get_whole(const hk_json_node *object, const char *key, bool needed, long long min, long long max,
                        long long *out) {
   hk_json_node n;
   if (!hk_json_get(object, key, HK_JSON_WHOLE, needed, &n)) return false;
-  const long long v = hk_json_value(&n);
-  if (v < min || v > max) {
-    hk_json_say(&n, "%lld is not from %lld to %lld", v, min, max);
-    return false;
-  }
-  *out = v;
+  if (!hk_json_within(&n, min, max)) return false;
+  *out = hk_json_value(&n);
   return true;
 }
 

@@ -20,7 +20,7 @@ typedef enum hk_json_kind {
   HK_JSON_OBJECT,
   HK_JSON_LIST,
   HK_JSON_TEXT,
-  HK_JSON_WHOLE,  /* number */
+  HK_JSON_WHOLE,  /* number, up to 2^53 */
   HK_JSON_BOOLEAN /* true or false */
 } hk_json_kind;
 
@@ -55,6 +55,10 @@ bool hk_json_get_whole(const hk_json_node *object, const char *key, bool needed,
                        long long *out);
 bool hk_json_get_boolean(const hk_json_node *object, const char *key, bool needed, bool *out);
 const char *hk_json_get_text(const hk_json_node *object, const char *key, bool needed); /* NULL: none */
+/* True if there is a value of this kind; nothing is an error. */
+bool hk_json_has(const hk_json_node *object, const char *key, hk_json_kind kind, hk_json_node *out);
+/* False is an error. */
+bool hk_json_within(const hk_json_node *whole, long long min, long long max);
 /* Values of nodes whose kind is known. */
 long long hk_json_value(const hk_json_node *whole);
 const char *hk_json_words(const hk_json_node *text);

@@ -7,24 +7,28 @@
 #include "../../src/base/param.h"
 #include "../../src/core/comm.h"
 #include "../../src/decide/programs.h"
+#include "../../src/formats/json_tree.h"
 #include "../../src/run/plans.h"
 #include "../support/msccl_files.h"
+#include "../support/mscclpp_files.h"
 #include "../support/outlines.h"
 #include "../support/ranks.h"
 #include "../support/suite.h"
 
 enum { RANKS = 4, MOST = 300000 };
-static char folder[] = "/tmp/hocket-programs-XXXXXX";
+static char folder[] = "/tmp/hocket-programs-XXXXXX", plans[] = "/tmp/hocket-plans-XXXXXX"; /* of MSCCL, of MSCCL++ */
 
-static void put(const char *name, char *text) {
+static void put_in(const char *in, const char *name, char *text) {
   char path[128];
-  snprintf(path, sizeof path, "%s/%s", folder, name);
+  snprintf(path, sizeof path, "%s/%s", in, name);
   FILE *f = fopen(path, "w");
   if (!f) abort();
   fputs(text, f);
   fclose(f);
   free(text);
 }
+
+static void put(const char *name, char *text) { put_in(folder, name, text); }
 
 static void take_away(void) {
   static const char *const names[] = {"a-ring.xml",     "b-pairs.xml", "c-gather.xml",
@@ -35,33 +39,45 @@ static void take_away(void) {
     unlink(path);
   }
   rmdir(folder);
+  for (char name[] = "a.json"; name[0] < 'g'; name[0]++) {
+    snprintf(path, sizeof path, "%s/%s", plans, name);
+    unlink(path);
+  }
+  rmdir(plans);
 }
 
-static void use_folder(const char *algorithms) {
-  setenv("HOCKET_PROGRAMS", folder, 1);
+static void use(const char *programs, const char *algorithms) {
+  setenv("HOCKET_PROGRAMS", programs, 1);
   setenv("NCCL_ALGO", algorithms, 1);
   hk_param_reload();
 }
+static void use_folder(const char *algorithms) { use(folder, algorithms); }
 
 static void begin(void) {
-  if (!mkdtemp(folder)) abort();
+  if (!mkdtemp(folder) || !mkdtemp(plans)) abort();
   put("a-ring.xml", msccl_ring(RANKS, 3, ""));
   put("b-pairs.xml", msccl_pairs(RANKS));
   put("c-gather.xml", msccl_direct(RANKS, 3, "allgather"));
   put("d-alltoall.xml", msccl_direct(RANKS, 2, "alltoall"));
   put("e-other.xml", msccl_ring(RANKS + 1, 1, ""));
   put("f-wrong.xml", strdup("<algo/>"));
+  put_in(plans, "a.json", mscclpp_packets(RANKS, 2));
+  put_in(plans, "b.json", mscclpp_puts(RANKS, 3, 2));
+  put_in(plans, "c.json", mscclpp_reads(RANKS, 1, 0));
+  put_in(plans, "d.json", mscclpp_reads(RANKS, 2, 1));
+  put_in(plans, "e.json", mscclpp_direct(RANKS, 2, 0, 2));
+  put_in(plans, "f.json", mscclpp_direct(RANKS, 1, 1, 0));
 }
 
 /* True if all plans for the collective are of this algorithm. */
 static int ran(ncclComm_t c, hk_coll coll, const char *algorithm) {
-  int others = 0, plans = 0;
+  int others = 0, made = 0;
   for (const hk_plan *p = c->plans->all; p; p = p->next) {
     if (p->program->coll != coll) continue;
-    plans++;
+    made++;
     others += strcmp(p->program->algorithm, algorithm) != 0;
   }
-  return plans && !others;
+  return made && !others;
 }
 
 typedef struct row {
@@ -97,7 +113,7 @@ static int sums(ncclComm_t c, int rank, int nranks, void *arg) {
 static int moves(ncclComm_t c, int rank, int nranks, void *arg) {
   static const size_t counts[] = {1, 333, 65536};
   int bad = 0;
-  (void)arg;
+  const char *const *algorithms = arg;
   char *in = malloc(65536 * 4 * RANKS), *out = malloc(65536 * 4 * RANKS);
   for (size_t i = 0; i < HK_ARRAY_LENGTH(counts); i++) {
     const size_t n = counts[i];
@@ -108,7 +124,7 @@ static int moves(ncclComm_t c, int rank, int nranks, void *arg) {
     bad += RANK_CHECK(ncclAllGather(own, out, n, ncclFloat32, c, NULL));
     for (block.rank = 0; block.rank < nranks; block.rank++)
       bad += RANK_IS(test_wrong(&block, out + (size_t)block.rank * n * 4, &got, &want) == n);
-    bad += RANK_IS(ran(c, HK_ALLGATHER, "made_up-3"));
+    bad += RANK_IS(ran(c, HK_ALLGATHER, algorithms[0]));
     test_block all = {.type = ncclFloat32, .op = ncclSum, .rank = rank, .nranks = nranks, .count = n * (size_t)nranks};
     test_fill(&all, in);
     bad += RANK_CHECK(ncclAlltoAll(in, out, n, ncclFloat32, c, NULL));
@@ -117,7 +133,7 @@ static int moves(ncclComm_t c, int rank, int nranks, void *arg) {
       bad += RANK_IS(test_wrong(&block, out + (size_t)r * n * 4, &got, &want) == n);
     }
     block.first = 0;
-    bad += RANK_IS(ran(c, HK_ALLTOALL, "made_up-4"));
+    bad += RANK_IS(ran(c, HK_ALLTOALL, algorithms[1]));
   }
   free(in);
   free(out);
@@ -133,7 +149,22 @@ TEST_LOOP(run, 3) {
   use_folder("made_up-2");
   ck_assert_int_eq(ranks_as_threads(RANKS, sums, "made_up-2"), 0);
   use_folder("made_up-3,made_up-4");
-  ck_assert_int_eq(ranks_as_threads(RANKS, moves, NULL), 0);
+  ck_assert_int_eq(ranks_as_threads(RANKS, moves, (const char *[]){"made_up-3", "made_up-4"}), 0);
+}
+
+TEST_LOOP(run_plans, 3) {
+  static const char *const reductions[] = {"written", "written-2", "written-3", "written-4"};
+  if (!hk_json_tree_available()) {
+    puts("  jansson is not installed, so that no JSON is read");
+    return;
+  }
+  ranks_reach_by(transports[_i]);
+  for (size_t i = 0; i < HK_ARRAY_LENGTH(reductions); i++) {
+    use(plans, reductions[i]);
+    ck_assert_int_eq(ranks_as_threads(RANKS, sums, (void *)(uintptr_t)reductions[i]), 0);
+  }
+  use(plans, "written-5,written-6");
+  ck_assert_int_eq(ranks_as_threads(RANKS, moves, (const char *[]){"written-5", "written-6"}), 0);
 }
 
 /* Loaded by a call: all ranks have the same program or none. */

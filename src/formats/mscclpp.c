@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Reads MSCCL++'s JSON. */
+#include "mscclpp.h"
+#include <stdlib.h>
+#include "../program/verify.h"
+#include "formats.h"
+
+static hk_status mscclpp_make(hk_program_set *s, const hk_mscclpp_trace *t, bool lanes, unsigned how, unsigned slots,
+                              hk_verify_report *report) {
+  for (int r = 0; r < s->nranks; r++) {
+    hk_program_free(s->programs[r]); /* of another way */
+    s->programs[r] = NULL;
+  }
+  HK_OR_RETURN(hk_mscclpp_emit(t, lanes, how, slots, s->programs));
+  return hk_program_set_try(s, slots, report);
+}
+
+hk_status hk_mscclpp_read(hk_program_file *out, const hk_json_node *file, unsigned slots) {
+  static const struct {
+    bool lanes;
+    unsigned how;
+  } ways[] = {{true, HK_MSCCL_DIRECT},  {true, HK_MSCCL_DIRECT | HK_MSCCL_COPIES},  {true, HK_MSCCL_COPIES},
+              {false, HK_MSCCL_DIRECT}, {false, HK_MSCCL_DIRECT | HK_MSCCL_COPIES}, {false, HK_MSCCL_COPIES}};
+  const char *name = file->tree->file;
+  hk_status rc = HK_OK;
+  hk_verify_report report;
+  hk_program_set *set;
+  hk_mscclpp_trace t = {.nevents = 0};
+  hk_mscclpp_file *f = calloc(1, sizeof *f);
+  if (!f) return HK_FAIL_ERRNO("no memory to read %s", name);
+  HK_TRY(hk_mscclpp_file_read(f, file), out);
+  HK_TRY(hk_mscclpp_run(f, &t), out);
+  set = hk_program_file_add(out, f->nranks);
+  if (!set) HK_GIVE_UP(HK_FAIL_ERRNO("no memory for the programs of %s", name), out);
+  set->in_place = f->in_place;
+  set->out_of_place = !f->in_place;
+  set->least = f->least;
+  set->most = f->most;
+  rc = HK_ERR_INTERNAL;
+  for (size_t i = 0; i < HK_ARRAY_LENGTH(ways) && rc == HK_ERR_INTERNAL; i++)
+    rc = mscclpp_make(set, &t, ways[i].lanes, ways[i].how, slots, &report);
+  set->proved = rc == HK_OK;
+  if (rc == HK_ERR_INTERNAL) rc = HK_FAIL(HK_ERR_ARGUMENT, "%s: %s", name, report.message);
+out:
+  free(t.events);
+  free(t.places);
+  hk_mscclpp_file_free(f);
+  free(f);
+  return rc;
+}
