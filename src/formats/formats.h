@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The readers of each form, for file.c only. They append to `out`; `text` is writable. */
+/* The readers of each form, for file.c, and what they share (set.c). They append to `out`; `text` is writable. */
 #pragma once
 #include "file.h"
 
