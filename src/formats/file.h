@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Files of programs: Hocket's own text and JSON, and MSCCL's XML. */
+/* Files of programs: Hocket's own text and JSON, MSCCL's XML and MSCCL++'s JSON. */
 #pragma once
 #include <stdbool.h>
 #include "../program/program.h"
@@ -28,11 +28,13 @@ typedef struct hk_program_file {
  * An algorithm of MSCCL becomes programs that are proved for links with `slots` slots, out of place and in place. Each
  * of its blocks becomes a lane. Blocks of a rank that wait for each other (depid), or share a chunk of scratch memory,
  * become one lane, in an order in which they can run. So a program needs no waits between lanes. If two ranks have more
- * than HK_CHANNELS connections, some of these share a link.
+ * than HK_CHANNELS connections, some of these share a link. A plan of MSCCL++ becomes such programs, too. What an
+ * operation reads or writes on another rank becomes a message; signals, semaphores and barriers only order its run.
  *
  * HK_ERR_ARGUMENT: the file is not of such a form, or a rank's program is missing. Or, run with unlimited FIFOs, it
  * waits for ever, adds parts that do not belong together, or leaves a wrong chunk in an output: the message has file
- * and line, gpu, block and step. Or the proof fails: the message has the instruction of the program.
+ * and line, gpu, block and step. In a plan, nothing orders two accesses to a chunk: the message has both. Or the proof
+ * fails: the message has the instruction of the program.
  * HK_ERR_SYSTEM: there is no memory.
  * Free `out` with hk_program_file_free in any case.
  */

@@ -127,7 +127,7 @@ static inline char *mscclpp_packets(int n, int parts) {
   return mscclpp_end(&w);
 }
 
-/* The same by puts into scratch memory. gate: how the thread blocks learn that all gpus have begun: each meets the others
+/* The same by puts into scratch memory. gate: how thread blocks learn that all gpus have begun: each meets the others
  * itself (0), or the first one does and passes a barrier with the others (1), or releases semaphores (2). */
 static inline char *mscclpp_puts(int n, int parts, int gate) {
   mscclpp_writer w;

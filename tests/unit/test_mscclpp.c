@@ -91,11 +91,13 @@ static const struct {
     {'k', "\"type\":\"s\",\"index\"", 1, "\"type\":\"i\",\"index\"", "packets are in scratch memory only (s)"},
     /* what the plan does */
     {'p', WAIT, 1, NOP,
-     "gpu 0, threadblock 0, op 11 (re) reads chunk 0 of the scratch memory of gpu 0, which gpu 1, threadblock 0, op 5 (put) writes: nothing orders the two"},
+     "gpu 0, threadblock 0, op 11 (re) reads chunk 0 of the scratch memory of gpu 0, which gpu 1, threadblock 0, op 5 "
+     "(put) writes: nothing orders the two"},
     {'p', SIGNAL, 1, NOP,
      "gpu 1, threadblock 0, op 17 (wait) waits for ever: gpu 0 sends 2 signals on its memory channel 0"},
     {'p', WAIT ",\n " NOP, 1, WAIT,
-     "gpu 0, threadblock 0, op 10 (re) reads chunk 0 of the scratch memory of gpu 0, which gpu 1, threadblock 0, op 5 (put) writes: threads may go on before the wait is over; put a nop after the wait"},
+     "gpu 0, threadblock 0, op 10 (re) reads chunk 0 of the scratch memory of gpu 0, which gpu 1, threadblock 0, op 5 "
+     "(put) writes: threads may go on before the wait is over; put a nop after the wait"},
     {'p', NOP ",\n " SIGNAL, 1, SIGNAL, "which gpu 0, threadblock 0, op 5 (put) writes: nothing orders the two"},
     {'p', "{\"name\":\"rlxwait\",\"channel_type\":\"memory\",\"channel_ids\":[0,1]}", 1, NOP, ""},
     {'p', "\"type\":\"i\",\"index\":2", 1, "\"type\":\"i\",\"index\":3",
@@ -111,7 +113,7 @@ static const struct {
     {'k', "{\"name\":\"ppkt\"", 1, "{\"name\":\"nop\"",
      "gpu 1, threadblock 0, op 3 (respkt) waits for ever for chunk 0 of the scratch memory's packets of gpu 1"},
     {'r', "rlxwait", 1, "nop",
-     "gpu 0, threadblock 0, op 5 (rres) reads chunk 0 of the input of gpu 1 before anything shows that gpu 1 has begun"},
+     "threadblock 0, op 5 (rres) reads chunk 0 of the input of gpu 1 before anything shows that gpu 1 has begun"},
     {'r', WAIT, 1, NOP, "writes chunk 2 of the output of gpu 0, which may end before"},
     {'g', "\"name\":\"put\"", 1, "\"name\":\"nop\"",
      "gpu 1: chunk 0 of its output holds nothing when all thread blocks have ended"},

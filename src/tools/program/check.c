@@ -119,7 +119,7 @@ const hk_tool hk_program_check = {
     .text =
         "Proves that the programs of all ranks do what their collective says, out of place and in place: see hocket "
         "verify. A FILE (- is stdin) is one that hocket program convert, hocket program search or hocket plan "
-        "--program writes, JSON, or an algorithm in MSCCL's XML.",
+        "--program writes, JSON, or an algorithm in MSCCL's XML, or a plan in MSCCL++'s JSON.",
     .findings = "a file was refused; the output says which rank and instruction (or gpu, block and step), and why",
     .examples = "hocket program check *.xml\n  the algorithms of a folder\n"
                 "hocket plan allreduce 1M --ranks 4 --program | hocket program check -\n  what runs, proved again",
