@@ -5,22 +5,21 @@
 #include "../program/verify.h"
 #include "formats.h"
 
-static hk_status mscclpp_make(hk_program_set *s, const hk_mscclpp_trace *t, bool lanes, unsigned how, unsigned slots,
+static hk_status mscclpp_make(hk_program_set *s, const hk_mscclpp_trace *t, unsigned how, unsigned slots,
                               hk_verify_report *report) {
   for (int r = 0; r < s->nranks; r++) {
     hk_program_free(s->programs[r]); /* of another way */
     s->programs[r] = NULL;
   }
-  HK_OR_RETURN(hk_mscclpp_emit(t, lanes, how, slots, s->programs));
+  HK_OR_RETURN(hk_mscclpp_emit(t, how, slots, s->programs));
   return hk_program_set_try(s, slots, report);
 }
 
 hk_status hk_mscclpp_read(hk_program_file *out, const hk_json_node *file, unsigned slots) {
-  static const struct {
-    bool lanes;
-    unsigned how;
-  } ways[] = {{true, HK_MSCCL_DIRECT},  {true, HK_MSCCL_DIRECT | HK_MSCCL_COPIES},  {true, HK_MSCCL_COPIES},
-              {false, HK_MSCCL_DIRECT}, {false, HK_MSCCL_DIRECT | HK_MSCCL_COPIES}, {false, HK_MSCCL_COPIES}};
+  static const unsigned ways[] = {
+      /* the best first; each with and without lanes */
+      HK_MSCCLPP_JOIN | HK_MSCCL_DIRECT, HK_MSCCLPP_JOIN | HK_MSCCL_DIRECT | HK_MSCCL_COPIES, HK_MSCCL_DIRECT,
+      HK_MSCCL_DIRECT | HK_MSCCL_COPIES, HK_MSCCL_COPIES};
   const char *name = file->tree->file;
   hk_status rc = HK_OK;
   hk_verify_report report;
@@ -37,8 +36,9 @@ hk_status hk_mscclpp_read(hk_program_file *out, const hk_json_node *file, unsign
   set->least = f->least;
   set->most = f->most;
   rc = HK_ERR_INTERNAL;
-  for (size_t i = 0; i < HK_ARRAY_LENGTH(ways) && rc == HK_ERR_INTERNAL; i++)
-    rc = mscclpp_make(set, &t, ways[i].lanes, ways[i].how, slots, &report);
+  for (unsigned lanes = HK_MSCCLPP_LANES, all = 0; !all && rc == HK_ERR_INTERNAL; all = !lanes, lanes = 0)
+    for (size_t i = 0; i < HK_ARRAY_LENGTH(ways) && rc == HK_ERR_INTERNAL; i++)
+      rc = mscclpp_make(set, &t, lanes | ways[i], slots, &report);
   set->proved = rc == HK_OK;
   if (rc == HK_ERR_INTERNAL) rc = HK_FAIL(HK_ERR_ARGUMENT, "%s: %s", name, report.message);
 out:

@@ -140,6 +140,8 @@ int hk_mscclpp_alias(const hk_mscclpp_file *f, int rank, int in);
 
 /* mscclpp_run.c: runs the plan. HK_ERR_ARGUMENT: it is wrong, and the message says where. Free t's arrays in any case. */
 hk_status hk_mscclpp_run(const hk_mscclpp_file *f, hk_mscclpp_trace *t);
-/* mscclpp_emit.c: makes the programs of a trace. `lanes`: thread blocks that share no memory have lanes of their own.
- * A link has at most `slots` messages under way. */
-hk_status hk_mscclpp_emit(const hk_mscclpp_trace *t, bool lanes, unsigned how, unsigned slots, hk_program **programs);
+/* Ways to make the programs, with HK_MSCCL_COPIES and HK_MSCCL_DIRECT. LANES: thread blocks that share no memory have
+ * lanes of their own. JOIN: what a rank writes to another one goes over the same link as what the other one reads. */
+enum { HK_MSCCLPP_LANES = 16, HK_MSCCLPP_JOIN = 32 };
+/* mscclpp_emit.c: makes the programs of a trace. A link of each kind has at most `slots` messages under way. */
+hk_status hk_mscclpp_emit(const hk_mscclpp_trace *t, unsigned how, unsigned slots, hk_program **programs);

@@ -5,12 +5,14 @@
 #include <stdlib.h>
 #include <string.h>
 #include "../base/array.h"
+#include "../base/hash.h"
 #include "mscclpp.h"
 
 /* What a thread block does on a rank, its own one or another, is an agent. On another rank it is in the lane of the thread
  * block with its number there. Agents of a rank that use a chunk which one of them writes are in one lane. */
 typedef struct emit_message {
   int place, next; /* of the receiving rank; the next message of the link, or -1 */
+  int when;        /* it was sent, as a number of messages */
   uint16_t block;  /* of the message's chunk */
 } emit_message;
 
@@ -24,9 +26,10 @@ typedef struct emit_link {
   int first, last, under_way; /* messages that are sent and not received, except those that an event receives itself */
   int stopped;                /* the round in which no more messages are sent ahead */
   int next;                   /* link of the same sending lane, or -1 */
+  int with;                   /* the link whose messages go over this one's, or -1 */
 } emit_link;
 
-/* A place of a rank: its pending message's link, or -1; what it holds has been written, so it is not the user's input. */
+/* A place of a rank: its pending message's link, or -1; `written`: it does not hold the user's input. */
 typedef struct emit_cell {
   int link;
   int round; /* in which it was written last */
@@ -46,7 +49,9 @@ typedef struct emit_state {
   int *inputs; /* by rank and output chunk: the input chunk at its place, if the call is in place, or -1 */
   emit_message *messages;
   int nmessages;
-  bool *ahead; /* by place of the events: its message has been sent ahead */
+  int sent;   /* messages */
+  int *ahead; /* by place of the events: when its message was sent, or 0 */
+  bool joins; /* links are to be joined */
   hk_msccl_file *file;
   hk_msccl_state state;
   int *lane_block; /* by agent that stands for a lane: a block of `file` */
@@ -117,8 +122,14 @@ static int emit_link_of(emit_state *x, int from, int to, bool reads) {
   for (int i = x->first_link[from]; i >= 0; i = x->links[i].next)
     if (x->links[i].to == to && x->links[i].reads == reads) return i;
   if (!HK_RESERVE_NEXT(x->links, x->nlinks)) return emit_no_memory(x) - 1;
-  x->links[x->nlinks] = (emit_link){
-      .from = from, .to = to, .reads = reads, .first = -1, .last = -1, .stopped = -1, .next = x->first_link[from]};
+  x->links[x->nlinks] = (emit_link){.from = from,
+                                    .to = to,
+                                    .reads = reads,
+                                    .first = -1,
+                                    .last = -1,
+                                    .stopped = -1,
+                                    .next = x->first_link[from],
+                                    .with = -1};
   return x->first_link[from] = x->nlinks++;
 }
 
@@ -141,18 +152,12 @@ static bool emit_find_links(emit_state *x) {
 
 /* Two ranks have at most HK_CHANNELS links. If there are more, lanes become one, so that of each kind, those that read
  * and the others, half of this number is left. Returns false if so. */
-/* The same on all ranks if they do the same: links of one kind come first, and lanes keep the order of their blocks. */
-static uint64_t emit_link_order(const emit_state *x, const emit_link *l) {
-  const int n = x->f->nranks;
-  return (uint64_t)l->reads << 40 | (uint64_t)x->f->blocks[l->from / n].id << 20 | (unsigned)x->f->blocks[l->to / n].id;
-}
-
-static bool emit_number_links(emit_state *x, int *numbers) {
+static bool emit_few_links(emit_state *x, int *numbers) {
   enum { HALF = HK_CHANNELS / 2 };
   const int n = x->f->nranks;
-  int *counts = numbers, *turns = counts + n * n, *kinds = turns + n * n, *firsts = kinds + 2 * n * n;
+  int *counts = numbers, *kinds = counts + n * n, *firsts = kinds + 2 * n * n;
   bool good = true;
-  memset(numbers, 0, 4 * (size_t)(n * n) * sizeof *numbers);
+  memset(numbers, 0, 3 * (size_t)(n * n) * sizeof *numbers);
   for (int i = 0; i < x->nlinks; i++) counts[x->links[i].from % n * n + x->links[i].to % n]++;
   for (int i = 0; i < x->nlinks; i++) {
     const emit_link *l = &x->links[i];
@@ -167,18 +172,36 @@ static bool emit_number_links(emit_state *x, int *numbers) {
     emit_tie(x, first->from, l->from);
     emit_tie(x, first->to, l->to);
   }
-  if (!good) return false;
+  return good;
+}
+
+/* The same on all ranks if they do the same: links of one kind come first, and lanes keep the order of their blocks. */
+static uint64_t emit_link_order(const emit_state *x, const emit_link *l) {
+  const int n = x->f->nranks;
+  return (uint64_t)l->reads << 40 | (uint64_t)x->f->blocks[l->from / n].id << 20 | (unsigned)x->f->blocks[l->to / n].id;
+}
+
+/* The channels of two ranks' links, from 0 on. */
+static bool emit_number_links(emit_state *x) {
+  const int n = x->f->nranks;
+  int *turns = calloc((size_t)(n * n) * (1 + HK_CHANNELS), sizeof *turns), *others = turns + n * n;
+  if (!turns) return emit_no_memory(x);
   for (int i = 0; i < x->nlinks; i++) {
     emit_link *l = &x->links[i];
     const int pair = l->from % n * n + l->to % n;
-    int *others = &firsts[HK_CHANNELS * pair];
     l->channel = 0;
+    if (l->with >= 0) continue;
     for (int k = 0; k < turns[pair]; k++) {
-      emit_link *o = &x->links[others[k]];
+      emit_link *o = &x->links[others[HK_CHANNELS * pair + k]];
       *(emit_link_order(x, o) > emit_link_order(x, l) ? &o->channel : &l->channel) += 1;
     }
-    others[turns[pair]++] = i;
+    others[HK_CHANNELS * pair + turns[pair]++] = i;
   }
+  for (int i = 0; i < x->nlinks; i++) {
+    const emit_link *l = &x->links[i], *first = l->with < 0 ? l : &x->links[l->with];
+    x->state.links[l->send_block] = (hk_msccl_link){.first = first->send_block, .channel = first->channel};
+  }
+  free(turns);
   return true;
 }
 
@@ -215,7 +238,6 @@ static bool emit_begin_file(emit_state *x) {
       to->blocks[to->nblocks++] = (hk_msccl_block){.gpu = r,
                                                    .send = from == r ? dst : -1,
                                                    .recv = from == r ? -1 : from,
-                                                   .chan = l->channel,
                                                    .sender = -1,
                                                    .receiver = -1,
                                                    .lane = x->lane_block[from == r ? l->from : l->to]};
@@ -230,7 +252,6 @@ static bool emit_begin_file(emit_state *x) {
     const emit_link *l = &x->links[i];
     to->blocks[l->send_block].receiver = l->recv_block;
     to->blocks[l->recv_block].sender = l->send_block;
-    x->state.links[l->send_block] = (hk_msccl_link){.first = l->send_block, .channel = l->channel};
   }
   return true;
 }
@@ -291,7 +312,7 @@ static bool emit_arrive(emit_state *x, const hk_mscclpp_place *p) {
 static bool emit_expect(emit_state *x, int link, const hk_mscclpp_place *p, uint16_t block) {
   emit_link *l = &x->links[link];
   if (!HK_RESERVE_NEXT(x->messages, x->nmessages)) return emit_no_memory(x);
-  x->messages[x->nmessages] = (emit_message){.place = p->at, .next = -1, .block = block};
+  x->messages[x->nmessages] = (emit_message){.place = p->at, .next = -1, .when = ++x->sent, .block = block};
   *(l->last < 0 ? &l->first : &x->messages[l->last].next) = x->nmessages;
   l->last = x->nmessages++;
   l->under_way++;
@@ -304,6 +325,15 @@ static bool emit_expect(emit_state *x, int link, const hk_mscclpp_place *p, uint
 static bool emit_make_room(emit_state *x, int link) {
   while (x->links[link].first >= 0 && (unsigned)x->links[link].under_way >= x->slots)
     if (!emit_receive(x, link)) return false;
+  return true;
+}
+
+/* Before a message of a link that reads: receives what was sent before it over the link that is joined with it. */
+static bool emit_receive_before(emit_state *x, int link, int when) {
+  int with = x->first_link[x->links[link].from];
+  while (with >= 0 && (x->links[with].to != x->links[link].to || x->links[with].reads)) with = x->links[with].next;
+  while (with >= 0 && x->links[with].first >= 0 && x->messages[x->links[with].first].when < when)
+    if (!emit_receive(x, with)) return false;
   return true;
 }
 
@@ -322,7 +352,7 @@ static bool emit_send_source(emit_state *x, const hk_mscclpp_event *e, int k) {
   hk_msccl_record r = {.part = e->chunk % x->f->parts, .ndst = 1, .nsrc = 1};
   r.src[0] = emit_operand(x, p, emit_cell_at(x, p)->written);
   r.dst[0] = (hk_msccl_operand){HK_LINK, emit_block_of(x, e), x->links[link].send_block};
-  x->ahead[e->first + k] = true;
+  x->ahead[e->first + k] = ++x->sent;
   return emit_keep(x, p->rank, agent, &r);
 }
 
@@ -363,6 +393,7 @@ static bool emit_event(emit_state *x, const hk_mscclpp_event *e) {
     }
     const int link = emit_link_of(x, emit_agent(x, e->block, p[k].rank), own, true);
     if (link < 0 || (!x->ahead[e->first + k] && !emit_send_source(x, e, k))) return false;
+    if (x->joins && !emit_receive_before(x, link, x->ahead[e->first + k])) return false;
     src[k] = (hk_msccl_operand){HK_LINK, block, x->links[link].recv_block};
   }
   for (int k = 0; k < e->ndst; k++) {
@@ -438,6 +469,59 @@ static bool emit_events(emit_state *x) {
   return emit_copies(x);
 }
 
+/* The messages of a pair of links, one of each kind, in the order of either end: a hash. */
+typedef struct emit_pair {
+  uint64_t sent, received;
+  bool twice; /* an instruction has both */
+} emit_pair;
+
+/* Adds an operand's message to its pair. `last`: of each pair, the record before. */
+static void emit_note(const int *link_of, const emit_state *x, emit_pair *pairs, size_t *last,
+                      const hk_msccl_operand *o, bool sent, size_t record) {
+  if (o->space != HK_LINK) return;
+  const int link = link_of[o->owner], pair = x->links[link].next;
+  if (pair < 0) return;
+  uint64_t *hash = sent ? &pairs[pair].sent : &pairs[pair].received;
+  *hash = hk_hash_mix(*hash, (uint64_t)x->links[link].reads + 1);
+  pairs[pair].twice |= last[2 * pair + sent] == record;
+  last[2 * pair + sent] = record;
+}
+
+/* If both kinds of messages between two lanes have one order at both ends, they go over one link. */
+static bool emit_join_links(emit_state *x) {
+  bool good = false;
+  emit_pair *pairs = calloc((size_t)x->nlinks + 1, sizeof *pairs);
+  size_t *last = calloc(2 * (size_t)x->nlinks + 1, sizeof *last);
+  int *link_of = calloc((size_t)x->file->nblocks + 1, sizeof *link_of);
+  if (!pairs || !last || !link_of) goto out;
+  for (int i = 0; i < x->nlinks; i++) { /* `next` becomes the pair: the number of its link that writes */
+    emit_link *l = &x->links[i];
+    link_of[l->send_block] = link_of[l->recv_block] = i;
+    for (int k = x->first_link[l->from]; k >= 0 && l->with < 0; k = x->links[k].next)
+      if (l->reads && x->links[k].to == l->to && !x->links[k].reads) l->with = k;
+  }
+  for (int i = 0; i < x->nlinks; i++) x->links[i].next = x->links[i].reads ? x->links[i].with : i;
+  for (int r = 0; r < x->f->nranks; r++) {
+    const hk_msccl_memory *m = &x->state.ranks[r];
+    for (size_t i = 0; i < m->nrecords; i++) {
+      for (int k = 0; k < m->records[i].ndst; k++)
+        emit_note(link_of, x, pairs, last, &m->records[i].dst[k], true, i + 1);
+      for (int k = 0; k < m->records[i].nsrc; k++)
+        emit_note(link_of, x, pairs, last, &m->records[i].src[k], false, i + 1);
+    }
+  }
+  for (int i = 0; i < x->nlinks; i++) {
+    emit_link *l = &x->links[i];
+    if (l->with >= 0 && (pairs[l->with].sent != pairs[l->with].received || pairs[l->with].twice)) l->with = -1;
+  }
+  good = true;
+out:
+  free(pairs);
+  free(last);
+  free(link_of);
+  return good || emit_no_memory(x);
+}
+
 /* Scratch memory is used from chunk 0 on, without gaps. */
 static bool emit_pack_scratch(emit_state *x) {
   const size_t n = (size_t)(2 * x->f->scratch + x->f->nin) + 1;
@@ -460,7 +544,7 @@ static bool emit_pack_scratch(emit_state *x) {
   return true;
 }
 
-static bool emit_begin(emit_state *x, bool lanes) {
+static bool emit_begin(emit_state *x, unsigned how) {
   const hk_mscclpp_file *f = x->f;
   const size_t agents = (size_t)f->nblocks * (size_t)f->nranks,
                cells = (size_t)hk_mscclpp_places(f) * (size_t)f->nranks;
@@ -482,20 +566,21 @@ static bool emit_begin(emit_state *x, bool lanes) {
   for (size_t i = 0; i < agents; i++) x->lanes[i] = (int)i;
   for (size_t i = 0; i < cells; i++) x->cells[i] = (emit_cell){.link = -1, .round = -1, .agent = -1};
   emit_find_lanes(x);
-  if (!lanes) emit_one_lane(x);
-  int *numbers = calloc((size_t)(f->nranks * f->nranks) * (4 + HK_CHANNELS), sizeof *numbers);
+  if (!(how & HK_MSCCLPP_LANES)) emit_one_lane(x);
+  int *numbers = calloc((size_t)(f->nranks * f->nranks) * (3 + HK_CHANNELS), sizeof *numbers);
   if (!numbers) return emit_no_memory(x);
   bool good;
   do good = emit_find_links(x);
-  while (good && !emit_number_links(x, numbers));
+  while (good && !emit_few_links(x, numbers));
   free(numbers);
   return good && emit_begin_file(x);
 }
 
-hk_status hk_mscclpp_emit(const hk_mscclpp_trace *t, bool lanes, unsigned how, unsigned slots, hk_program **programs) {
+hk_status hk_mscclpp_emit(const hk_mscclpp_trace *t, unsigned how, unsigned slots, hk_program **programs) {
   hk_status rc = HK_ERR_SYSTEM;
-  emit_state x = {.t = t, .f = t->f, .slots = slots};
-  if (emit_begin(&x, lanes) && emit_events(&x) && emit_pack_scratch(&x)) {
+  emit_state x = {.t = t, .f = t->f, .slots = slots, .joins = how & HK_MSCCLPP_JOIN};
+  if (emit_begin(&x, how) && emit_events(&x) && (!x.joins || emit_join_links(&x)) && emit_number_links(&x) &&
+      emit_pack_scratch(&x)) {
     x.state.how = how;
     rc = hk_msccl_fold(&x.state);
     if (rc == HK_OK) rc = hk_msccl_programs(&x.state, programs);

@@ -9,7 +9,7 @@
 #include "mscclpp.h"
 
 /* Each operation of MSCCL++'s executor. A letter stands for a source or destination, and a star repeats the letter
- * before it: l local, p local packets, r remote, q remote packets, s in all memories of a switch, t likewise as packets.
+ * before it: l local, p local packets, r remote, q remote packets, s and t in all memories of a switch, t as packets.
  * Pairs: each source has one destination. */
 static const struct {
   const char *name;
