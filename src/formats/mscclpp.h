@@ -138,7 +138,7 @@ int hk_mscclpp_begin(const hk_mscclpp_file *f, hk_mscclpp_space s);
 /* The output chunk at the place of an input chunk, if the call is in place; -1: none. */
 int hk_mscclpp_alias(const hk_mscclpp_file *f, int rank, int in);
 
-/* mscclpp_run.c: runs the plan. HK_ERR_ARGUMENT: it is wrong, and the message says where. Free t's arrays in any case. */
+/* mscclpp_run.c: runs the plan. HK_ERR_ARGUMENT: it is wrong, and the message says where. Free t's arrays always. */
 hk_status hk_mscclpp_run(const hk_mscclpp_file *f, hk_mscclpp_trace *t);
 /* Ways to make the programs, with HK_MSCCL_COPIES and HK_MSCCL_DIRECT. LANES: thread blocks that share no memory have
  * lanes of their own. JOIN: what a rank writes to another one goes over the same link as what the other one reads. */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Makes programs of the events of an MSCCL++ plan. A chunk that an event reads or writes on another rank becomes a message.
- * Every rank does its part of the events in their order, except that a message is received as late as possible: when its
+/* Makes programs of the events of an MSCCL++ plan. A chunk that an event reads or writes on another rank becomes a
+ * message. Every rank does its part of the events in their order, except that a message is received late: when its
  * place is used next. So no rank waits for data before it has sent its own. */
 #include <stdlib.h>
 #include <string.h>
@@ -8,8 +8,8 @@
 #include "../base/hash.h"
 #include "mscclpp.h"
 
-/* What a thread block does on a rank, its own one or another, is an agent. On another rank it is in the lane of the thread
- * block with its number there. Agents of a rank that use a chunk which one of them writes are in one lane. */
+/* What a thread block does on a rank, its own one or another, is an agent. On another rank it is in the lane of the
+ * thread block with its number there. Agents of a rank that use a chunk which one of them writes are in one lane. */
 typedef struct emit_message {
   int place, next; /* of the receiving rank; the next message of the link, or -1 */
   int when;        /* it was sent, as a number of messages */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Runs an MSCCL++ plan with names in place of data: in each round each thread block does one step, which is one chunk of
+/* Runs an MSCCL++ plan with names in place of data: in each round each thread block does one step, which is a chunk of
  * an operation. Clocks show what signals order, so an access that nothing orders is found, whatever the schedule was:
  * clock[b][a] is the last operation of thread block a that is over when thread block b goes on. */
 #include <limits.h>

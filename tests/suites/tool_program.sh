@@ -59,6 +59,31 @@ says "a collective of 0 ranks"
 printf 'AllReduce\0' >"$tmp/zero.txt"
 gives 2 "$hocket" program check "$tmp/zero.txt"
 says "is no text"
+# JSON: the two ranks of a program differ in their numbers only.
+swap() { # rank, peer
+  echo "{\"collective\":\"AllGather\",\"algorithm\":\"swap\",\"rank\":$1,\"ranks\":2,\"root\":0,\"split\":false,
+    \"blocks\":{\"in\":1,\"out\":2,\"scratch\":0},\"links\":[{\"kind\":\"send\",\"peer\":$2,\"lane\":0,\"channel\":0},
+    {\"kind\":\"recv\",\"peer\":$2,\"lane\":0,\"channel\":0}],\"lanes\":[[
+    {\"to\":[{\"space\":\"send\",\"link\":0,\"block\":$1},{\"space\":\"out\",\"block\":$1}],\"from\":[{\"space\":\"in\",\"block\":0}]},
+    {\"to\":[{\"space\":\"out\",\"block\":$2}],\"from\":[{\"space\":\"recv\",\"link\":1,\"block\":$2}]}]]}"
+}
+echo "{\"hocket\":1,\"programs\":[$(swap 0 1),$(swap 1 0)]}" >"$tmp/swap.json"
+# Without jansson what to install is said: the loader looks no further once it meets a broken file.
+mkdir "$tmp/broken" && : >"$tmp/broken/libjansson.so.4"
+gives 1 env LD_LIBRARY_PATH="$tmp/broken" "$hocket" program check "$tmp/swap.json"
+says 'install jansson (Debian: libjansson4), which reads JSON: '
+if "$hocket" program check "$tmp/swap.json" 2>&1 | grep -q 'install jansson'; then
+  echo "SKIP: jansson is not installed: JSON is not read"
+else
+  gives 0 "$hocket" program check "$tmp/swap.json"
+  says "AllGather swap, 2 ranks: proved"
+  sed 's/"root"/"rot"/' "$tmp/swap.json" >"$tmp/key.json"
+  gives 1 "$hocket" program check "$tmp/key.json"
+  says 'key.json: programs[0]: the key "rot" is unknown'
+  echo '{"name":"x","collective":"allgather","protocol":"Simple","inplace":true,"gpus":[]}' >"$tmp/plan.json"
+  gives 1 "$hocket" program check "$tmp/plan.json"
+  says "plan.json: gpus: 0 gpus; 2 to 64 can be read"
+fi
 
 # show and convert
 gives 0 "$hocket" program show "$tmp/pair.txt"

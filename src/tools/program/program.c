@@ -52,8 +52,8 @@ const hk_tool hk_tool_program = {
     .usage = "COMMAND ...",
     .text =
         "A program says what each rank does in a collective. A FILE holds the programs of all ranks, in Hocket's "
-        "text form or JSON, or in MSCCL's XML. docs/programs.md explains the forms, and how the library runs such a "
-        "file.",
+        "text form or JSON, in MSCCL's XML or in MSCCL++'s JSON. docs/programs.md explains the forms, and how the library "
+        "runs such a file.",
     .findings = "a file was refused",
     .parts = parts,
 };
