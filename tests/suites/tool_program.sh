@@ -71,7 +71,7 @@ echo "{\"hocket\":1,\"programs\":[$(swap 0 1),$(swap 1 0)]}" >"$tmp/swap.json"
 # Without jansson what to install is said: the loader looks no further once it meets a broken file.
 mkdir "$tmp/broken" && : >"$tmp/broken/libjansson.so.4"
 gives 1 env LD_LIBRARY_PATH="$tmp/broken" "$hocket" program check "$tmp/swap.json"
-says 'install jansson (Debian: libjansson4), which reads JSON: '
+says 'install jansson (Debian: libjansson4), which reads JSON:'
 if "$hocket" program check "$tmp/swap.json" 2>&1 | grep -q 'install jansson'; then
   echo "SKIP: jansson is not installed: JSON is not read"
 else

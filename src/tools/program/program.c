@@ -50,10 +50,9 @@ const hk_tool hk_tool_program = {
     .name = "program",
     .about = "prove, show, price, draw and find programs of your own",
     .usage = "COMMAND ...",
-    .text =
-        "A program says what each rank does in a collective. A FILE holds the programs of all ranks, in Hocket's "
-        "text form or JSON, in MSCCL's XML or in MSCCL++'s JSON. docs/programs.md explains the forms, and how the library "
-        "runs such a file.",
+    .text = "A program says what each rank does in a collective. A FILE holds the programs of all ranks, in Hocket's "
+            "text form or JSON, in MSCCL's XML or in MSCCL++'s JSON. docs/programs.md explains the forms, and how the "
+            "library runs such a file.",
     .findings = "a file was refused",
     .parts = parts,
 };
