@@ -24,7 +24,7 @@ static hk_status msccl_read_as(hk_program_file *out, const char *name, const hk_
                                unsigned slots) {
   static const unsigned ways[] = {
       /* the best first */
-      HK_MSCCL_MERGE | HK_MSCCL_DIRECT, HK_MSCCL_DIRECT, HK_MSCCL_DIRECT | HK_MSCCL_COPIES, HK_MSCCL_COPIES};
+      HK_MSCCL_MERGE | HK_TRACE_DIRECT, HK_TRACE_DIRECT, HK_TRACE_DIRECT | HK_TRACE_COPIES, HK_TRACE_COPIES};
   hk_status rc = HK_OK;
   hk_verify_report report;
   hk_program_set *set = NULL;

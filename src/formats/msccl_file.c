@@ -36,8 +36,8 @@ static void msccl_file_read_head(hk_msccl_file *f, const hk_xml_node *algo) {
   snprintf(f->name, sizeof f->name, "%s", name && *name ? name : "msccl");
   for (char *p = f->name; *p; p++)
     if (!strchr("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+.", *p)) *p = '_';
-  hk_xml_int(&f->report, algo, "ngpus", true, 2, HK_MSCCL_RANKS, &ranks);
-  hk_xml_int(&f->report, algo, "nchunksperloop", true, 1, HK_MSCCL_CHUNKS, &chunks);
+  hk_xml_int(&f->report, algo, "ngpus", true, 2, HK_TRACE_RANKS, &ranks);
+  hk_xml_int(&f->report, algo, "nchunksperloop", true, 1, HK_TRACE_CHUNKS, &chunks);
   const bool said = hk_xml_int(&f->report, algo, "inplace", false, 0, 1, &in_place);
   if (!hk_xml_int(&f->report, algo, "outofplace", false, 0, 1, &out_of_place)) out_of_place = !said || !in_place;
   hk_xml_int(&f->report, algo, "minBytes", false, 0, LONG_MAX, &least);
@@ -64,7 +64,7 @@ static bool msccl_file_read_place(hk_msccl_file *f, const hk_xml_node *n, const 
     hk_xml_say(&f->report, n, true, "%s=\"%.20s\" of <step> is none of i, o, s", buffer, buf ? buf : "");
     return false;
   }
-  if (!hk_xml_int(&f->report, n, offset, true, 0, HK_MSCCL_CHUNKS - 1, &at)) return false;
+  if (!hk_xml_int(&f->report, n, offset, true, 0, HK_TRACE_CHUNKS - 1, &at)) return false;
   *out = (hk_msccl_place){*buf, (int)at};
   return true;
 }
@@ -83,7 +83,7 @@ static void msccl_file_read_step(hk_msccl_file *f, const hk_msccl_block *b, cons
   s->does = types[k].does;
   if (hk_xml_int(&f->report, n, "s", true, 0, HK_MSCCL_STEPS, &number) && number != b->n)
     hk_xml_say(&f->report, n, true, "step %ld of <tb> follows step %d: steps are numbered from 0 on", number, b->n - 1);
-  if (s->does) hk_xml_int(&f->report, n, "cnt", true, 1, HK_MSCCL_CHUNKS, &count);
+  if (s->does) hk_xml_int(&f->report, n, "cnt", true, 1, HK_TRACE_CHUNKS, &count);
   hk_xml_int(&f->report, n, "depid", false, -1, 255, &block);
   hk_xml_int(&f->report, n, "deps", false, -1, HK_MSCCL_STEPS, &step);
   s->count = (int)count;
@@ -180,7 +180,7 @@ hk_status hk_msccl_file_read(hk_msccl_file *f, const hk_xml_tree *t) {
       break;
     }
     hk_xml_int(&f->report, g, "id", true, 0, f->nranks - 1, &id);
-    hk_xml_int(&f->report, g, "s_chunks", false, 0, HK_MSCCL_CHUNKS, &scratch);
+    hk_xml_int(&f->report, g, "s_chunks", false, 0, HK_TRACE_CHUNKS, &scratch);
     if (id != gpu)
       hk_xml_say(&f->report, g, true, "<gpu> %ld: they are numbered from 0 on, and %d is missing", id, gpu);
     if (scratch > f->scratch) f->scratch = (int)scratch;

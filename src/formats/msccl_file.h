@@ -4,8 +4,9 @@
 #include <stdint.h>
 #include "../program/program.h"
 #include "../topo/xml_tree.h"
+#include "trace.h"
 
-enum { HK_MSCCL_RANKS = 64, HK_MSCCL_CHUNKS = 4096, HK_MSCCL_STEPS = 1 << 20, HK_MSCCL_SOURCES = 16 };
+enum { HK_MSCCL_STEPS = 1 << 20 };
 
 /* What a step does, as bits: it waits for a message, adds, writes a buffer, sends. */
 enum { HK_MSCCL_RECV = 1, HK_MSCCL_ADD = 2, HK_MSCCL_WRITE = 4, HK_MSCCL_SEND = 8, HK_MSCCL_READ = 16 };
@@ -29,7 +30,6 @@ typedef struct hk_msccl_block {
   int gpu, id, send, recv, chan; /* send, recv: the peer; -1: none */
   int first, n;                  /* steps */
   int sender, receiver;          /* the blocks at the other ends: of `recv`, and of `send`; -1: none */
-  int lane;                      /* blocks of a rank with equal numbers run in one lane */
   /* While it runs: the next step, the chunks of it that are done, messages that this block has sent and received. */
   int pc, done, sent, received;
 } hk_msccl_block;
@@ -42,7 +42,7 @@ typedef struct hk_msccl_file {
   int chunks;  /* of the larger of a rank's buffers */
   int parts;   /* chunks of a message */
   int scratch; /* the most chunks of scratch memory of a rank */
-  int first_block[HK_MSCCL_RANKS + 1];
+  int first_block[HK_TRACE_RANKS + 1];
   bool in_place, out_of_place;    /* the calls for which the file is meant */
   unsigned long long least, most; /* bytes of a message, likewise; most 0: no limit */
   int nblocks, nsteps;
@@ -53,11 +53,8 @@ typedef struct hk_msccl_file {
 /* msccl_file.c: fills `f`, whose nodes are of `t`, except what belongs to the run. Errors are in f->report. A file that
  * does not name its collective is read as one of f->coll. */
 hk_status hk_msccl_file_read(hk_msccl_file *f, const hk_xml_tree *t);
-/* Ways to make the programs. COPIES: a link carries a copy of memory that is written later; else a reference, which is
- * right if something shows that the receiver has read it by then. DIRECT: what is received into scratch memory and used
- * once is used where it arrives, so it occupies its slot for longer; what is written and sent is one instruction.
- * MERGE: all connections from one rank to another are one link, and their blocks one lane; that fails if messages
- * overtake each other. */
-enum { HK_MSCCL_COPIES = 1, HK_MSCCL_DIRECT = 2, HK_MSCCL_MERGE = 4 };
+/* A way to make the programs, with HK_TRACE_COPIES and HK_TRACE_DIRECT: all connections from one rank to another are one
+ * link, and their blocks one lane. It fails if messages overtake each other. */
+enum { HK_MSCCL_MERGE = 4 };
 /* msccl_run.c: runs all blocks and makes the programs. */
 hk_status hk_msccl_run(hk_msccl_file *f, unsigned how, hk_program **programs);

@@ -22,118 +22,99 @@ __attribute__((format(printf, 4, 5), cold)) static bool msccl_run_wrong(hk_msccl
   return false;
 }
 
-/* ---- blocks that share a lane ---- */
-
-int hk_msccl_lane(const hk_msccl_state *x, int block) {
-  while (x->f->blocks[block].lane != block) block = x->f->blocks[block].lane;
-  return block;
-}
-
-static void msccl_run_tie(hk_msccl_state *x, int a, int b) {
-  a = hk_msccl_lane(x, a), b = hk_msccl_lane(x, b);
-  x->f->blocks[a > b ? a : b].lane = a < b ? a : b;
-}
-
 /* ---- memory ---- */
 
-static hk_msccl_value msccl_run_input(const hk_msccl_state *x, int gpu, int block) {
+static hk_trace_value msccl_run_input(const hk_msccl_state *x, int gpu, int block) {
   const hk_coll coll = x->f->coll;
-  if (!hk_coll_has_input(coll, gpu, 0)) return (hk_msccl_value){0, 0};
+  if (!hk_coll_has_input(coll, gpu, 0)) return (hk_trace_value){0, 0};
   const bool sum = hk_coll_reduces(coll) || hk_coll_partition(coll) == HK_PART_SPLIT; /* all ranks have this chunk */
-  return (hk_msccl_value){sum ? block : gpu * x->nin + block, (uint64_t)1 << gpu};
+  return (hk_trace_value){sum ? block : gpu * x->trace.nin + block, (uint64_t)1 << gpu};
 }
 
-/* All ranks, as hk_msccl_value.ranks. */
+/* All ranks, as hk_trace_value.ranks. */
 static uint64_t msccl_run_all(const hk_msccl_state *x) { return ~(uint64_t)0 >> (64 - x->f->nranks); }
 
 /* The block that a link's operand names. */
-static uint16_t msccl_run_link_block(const hk_msccl_state *x, const hk_msccl_value *v) {
-  return (uint16_t)(v->chunk % (x->nin > x->nout ? x->nin : x->nout));
-}
-
-int hk_msccl_alias(const hk_msccl_state *x, int gpu, int in) {
-  const int parts = x->parts;
-  if (hk_coll_partition(x->f->coll) == HK_PART_SPLIT) return in;
-  const int whole = hk_coll_alias(x->f->coll, gpu, x->f->nranks, 0, in / parts);
-  return whole < 0 ? whole : whole * parts + in % parts;
+static uint16_t msccl_run_link_block(const hk_msccl_state *x, const hk_trace_value *v) {
+  return (uint16_t)(v->chunk % (x->trace.nin > x->trace.nout ? x->trace.nin : x->trace.nout));
 }
 
 /* The input block that is at the place of an output block if the call is in place; -1: none. */
 static int msccl_run_alias_of(const hk_msccl_state *x, int gpu, int out) {
-  for (int in = 0; in < x->nin; in++)
-    if (hk_msccl_alias(x, gpu, in) == out) return in;
+  for (int in = 0; in < x->trace.nin; in++)
+    if (hk_trace_alias(&x->trace, gpu, in) == out) return in;
   return -1;
 }
 
 static bool msccl_run_in_range(hk_msccl_state *x, const hk_msccl_block *b, const hk_msccl_step *s, char buf, int at) {
-  const int n = buf == 'i' ? x->nin : buf == 'o' ? x->nout : x->f->scratch;
+  const int n = buf == 'i' ? x->trace.nin : buf == 'o' ? x->trace.nout : x->f->scratch;
   if (at < n) return true;
   return msccl_run_wrong(x, b, s, "uses chunk %d of buffer %c, which has %d", at, buf, n);
 }
 
 static void msccl_run_use_scratch(hk_msccl_state *x, const hk_msccl_block *b, int at) {
   int *owner = &x->ranks[b->gpu].owner[at], own = (int)(b - x->f->blocks);
-  if (*owner) msccl_run_tie(x, *owner - 1, own);
+  if (*owner) hk_trace_tie(&x->trace, *owner - 1, own);
   *owner = own + 1;
 }
 
 static bool msccl_run_read(hk_msccl_state *x, const hk_msccl_block *b, const hk_msccl_step *s, hk_msccl_place p,
-                           hk_msccl_operand *o, hk_msccl_value *v) {
+                           hk_trace_operand *o, hk_trace_value *v) {
   hk_msccl_memory *m = &x->ranks[b->gpu];
   if (!msccl_run_in_range(x, b, s, p.buf, p.at)) return false;
   int in = p.at;
   switch (p.buf) {
     case 's':
       msccl_run_use_scratch(x, b, p.at);
-      *o = (hk_msccl_operand){HK_SCRATCH, (uint16_t)p.at, -1};
+      *o = (hk_trace_operand){HK_SCRATCH, (uint16_t)p.at, -1};
       *v = m->scratch[p.at];
       break;
     case 'i':
       if (!m->moved[p.at]) break;
-      p.at = hk_msccl_alias(x, b->gpu, p.at);
+      p.at = hk_trace_alias(&x->trace, b->gpu, p.at);
       __attribute__((fallthrough));
     default:
-      *o = (hk_msccl_operand){HK_OUT, (uint16_t)p.at, -1};
+      *o = (hk_trace_operand){HK_OUT, (uint16_t)p.at, -1};
       *v = m->out[p.at];
       in = v->ranks ? -1 : msccl_run_alias_of(x, b->gpu, p.at);
       p.buf = in >= 0 ? 'i' : 'o';
   }
   if (p.buf == 'i') {
-    *o = (hk_msccl_operand){HK_IN, (uint16_t)in, -1};
+    *o = (hk_trace_operand){HK_IN, (uint16_t)in, -1};
     *v = m->in[in];
   }
   return v->ranks || msccl_run_wrong(x, b, s, "reads chunk %d of buffer %c, which holds nothing yet", p.at, p.buf);
 }
 
 static bool msccl_run_write(hk_msccl_state *x, const hk_msccl_block *b, const hk_msccl_step *s, hk_msccl_place p,
-                            hk_msccl_operand *o, const hk_msccl_value *v) {
+                            hk_trace_operand *o, const hk_trace_value *v) {
   hk_msccl_memory *m = &x->ranks[b->gpu];
   if (!msccl_run_in_range(x, b, s, p.buf, p.at)) return false;
   if (p.buf == 's') {
     msccl_run_use_scratch(x, b, p.at);
-    *o = (hk_msccl_operand){HK_SCRATCH, (uint16_t)p.at, -1};
+    *o = (hk_trace_operand){HK_SCRATCH, (uint16_t)p.at, -1};
     m->scratch[p.at] = *v;
     return true;
   }
   if (p.buf == 'i') {
-    const int out = hk_msccl_alias(x, b->gpu, p.at);
+    const int out = hk_trace_alias(&x->trace, b->gpu, p.at);
     if (out < 0)
       return msccl_run_wrong(x, b, s, "writes chunk %d of the input, which has no place in the output", p.at);
     m->moved[p.at] = true;
     p.at = out;
   }
-  if (v->chunk % x->parts != p.at % x->parts)
-    return msccl_run_wrong(x, b, s, "writes chunk %d of a message to the place of chunk %d", v->chunk % x->parts,
-                           p.at % x->parts);
-  *o = (hk_msccl_operand){HK_OUT, (uint16_t)p.at, -1};
+  if (v->chunk % x->trace.parts != p.at % x->trace.parts)
+    return msccl_run_wrong(x, b, s, "writes chunk %d of a message to the place of chunk %d", v->chunk % x->trace.parts,
+                           p.at % x->trace.parts);
+  *o = (hk_trace_operand){HK_OUT, (uint16_t)p.at, -1};
   m->out[p.at] = *v;
   return true;
 }
 
 /* ---- steps ---- */
 
-static bool msccl_run_add(hk_msccl_state *x, const hk_msccl_block *b, const hk_msccl_step *s, hk_msccl_value *sum,
-                          const hk_msccl_value *v) {
+static bool msccl_run_add(hk_msccl_state *x, const hk_msccl_block *b, const hk_msccl_step *s, hk_trace_value *sum,
+                          const hk_trace_value *v) {
   const uint64_t both = sum->ranks & v->ranks;
   if (!hk_coll_reduces(x->f->coll))
     return msccl_run_wrong(x, b, s, "adds, and %s only copies", hk_coll_name(x->f->coll));
@@ -152,12 +133,12 @@ static bool msccl_run_no_memory(hk_msccl_state *x) {
   return false;
 }
 
-static bool msccl_run_is(const hk_msccl_operand *a, const hk_msccl_operand *b) {
+static bool msccl_run_is(const hk_trace_operand *a, const hk_trace_operand *b) {
   return a->space == b->space && a->block == b->block;
 }
 
 /* True if the record reads or writes what `r` writes, or writes what `r` reads. */
-static bool msccl_run_conflicts(const hk_msccl_record *other, const hk_msccl_record *r) {
+static bool msccl_run_conflicts(const hk_trace_record *other, const hk_trace_record *r) {
   bool any = false;
   for (int k = 0; k < other->ndst; k++) {
     if (other->dst[k].space == HK_LINK) continue;
@@ -169,12 +150,12 @@ static bool msccl_run_conflicts(const hk_msccl_record *other, const hk_msccl_rec
 }
 
 /* `re` to the same place after `re` in the same block: one sum, at the place of the later one. */
-static void msccl_run_join(hk_msccl_memory *m, size_t last, hk_msccl_record *r) {
-  hk_msccl_record *before = &m->records[last];
-  if (r->to < 0 || before->to != r->to || before->nsrc == HK_MSCCL_SOURCES) return;
+static void msccl_run_join(hk_trace_rank *m, size_t last, hk_trace_record *r) {
+  hk_trace_record *before = &m->records[last];
+  if (r->to < 0 || before->to != r->to || before->nsrc == HK_TRACE_SOURCES) return;
   for (size_t i = last + 1; i < m->nrecords; i++)
     if (msccl_run_conflicts(&m->records[i], before)) return;
-  const hk_msccl_operand added = r->src[1];
+  const hk_trace_operand added = r->src[1];
   memcpy(r->src, before->src, sizeof r->src);
   r->nsrc = before->nsrc;
   r->src[r->nsrc++] = added;
@@ -182,7 +163,8 @@ static void msccl_run_join(hk_msccl_memory *m, size_t last, hk_msccl_record *r) 
   before->to = -1;
 }
 
-static bool msccl_run_keep(hk_msccl_state *x, hk_msccl_memory *m, hk_msccl_record *r) {
+static bool msccl_run_keep(hk_msccl_state *x, int gpu, hk_trace_record *r) {
+  hk_trace_rank *m = &x->trace.ranks[gpu];
   size_t *last = &x->last[r->block];
   if (*last) msccl_run_join(m, *last - 1, r);
   if (!HK_RESERVE(m->records, m->room, m->nrecords + 1)) return msccl_run_no_memory(x);
@@ -196,8 +178,8 @@ static bool msccl_run_chunk(hk_msccl_state *x, hk_msccl_block *b, const hk_msccl
   const int own = (int)(b - x->f->blocks), k = b->done;
   const hk_msccl_place from = {s->from.buf, s->from.at + k}, to = {s->to.buf, s->to.at + k};
   const bool adds_to = s->does == (HK_MSCCL_READ | HK_MSCCL_ADD | HK_MSCCL_WRITE);
-  hk_msccl_record r = {.block = own, .to = -1};
-  hk_msccl_value v = {0, 0}, w;
+  hk_trace_record r = {.block = own, .to = -1};
+  hk_trace_value v = {0, 0}, w;
   if (adds_to && !msccl_run_read(x, b, s, to, &r.src[r.nsrc++], &v)) return false;
   if (s->does & HK_MSCCL_READ) {
     if (!msccl_run_read(x, b, s, from, &r.src[r.nsrc++], &w)) return false;
@@ -208,14 +190,14 @@ static bool msccl_run_chunk(hk_msccl_state *x, hk_msccl_block *b, const hk_msccl
   }
   if (s->does & HK_MSCCL_RECV) {
     const hk_msccl_message *got = &x->sent[b->sender].at[b->received++];
-    if (got->turn != x->links[x->links[b->sender].first].received++)
+    if (got->turn != x->counts[x->trace.links[b->sender].first].received++)
       return msccl_run_wrong(
           x, b, s,
           "receives before a message that was sent earlier: gpu %d has more than %d connections with "
           "it, so some share a link, on which messages keep their order",
           b->recv, HK_CHANNELS);
     w = got->data;
-    r.src[r.nsrc++] = (hk_msccl_operand){HK_LINK, msccl_run_link_block(x, &w), own};
+    r.src[r.nsrc++] = (hk_trace_operand){HK_LINK, msccl_run_link_block(x, &w), own};
     if (!(s->does & HK_MSCCL_ADD))
       v = w;
     else if (!msccl_run_add(x, b, s, &v, &w))
@@ -224,14 +206,14 @@ static bool msccl_run_chunk(hk_msccl_state *x, hk_msccl_block *b, const hk_msccl
   if (s->does & HK_MSCCL_WRITE && !msccl_run_write(x, b, s, to, &r.dst[r.ndst++], &v)) return false;
   if (s->does & HK_MSCCL_SEND) {
     hk_msccl_queue *q = &x->sent[own];
-    r.dst[r.ndst++] = (hk_msccl_operand){HK_LINK, msccl_run_link_block(x, &v), own};
+    r.dst[r.ndst++] = (hk_trace_operand){HK_LINK, msccl_run_link_block(x, &v), own};
     if (!HK_RESERVE(q->at, q->room, (size_t)b->sent + 1)) return msccl_run_no_memory(x);
-    q->at[b->sent++] = (hk_msccl_message){v, x->links[x->links[own].first].sent++, x->round};
+    q->at[b->sent++] = (hk_msccl_message){v, x->counts[x->trace.links[own].first].sent++, x->round};
   }
   if (s->does & HK_MSCCL_ADD && v.ranks == msccl_run_all(x)) r.flags = HK_INSTR_FINAL;
-  r.part = v.chunk % x->parts;
+  r.part = v.chunk % x->trace.parts;
   if (adds_to && r.dst[0].space == HK_OUT) r.to = r.dst[0].block;
-  return msccl_run_keep(x, &x->ranks[b->gpu], &r);
+  return msccl_run_keep(x, b->gpu, &r);
 }
 
 static bool msccl_run_ready(const hk_msccl_state *x, const hk_msccl_block *b, const hk_msccl_step *s) {
@@ -241,7 +223,7 @@ static bool msccl_run_ready(const hk_msccl_state *x, const hk_msccl_block *b, co
   if (b->sender < 0 || x->f->blocks[b->sender].sent == b->received) return false;
   const hk_msccl_message *next = &x->sent[b->sender].at[b->received];
   if (next->round == x->round) return false;
-  return !(x->how & HK_MSCCL_MERGE) || next->turn == x->links[x->links[b->sender].first].received;
+  return !(x->trace.how & HK_MSCCL_MERGE) || next->turn == x->counts[x->trace.links[b->sender].first].received;
 }
 
 /* Names a block that waits for ever: if there is one, for a block that has ended or does not exist. */
@@ -279,7 +261,7 @@ static bool msccl_run_blocks(hk_msccl_state *x) {
       left = true;
       if (!msccl_run_ready(x, b, s)) continue;
       moved = true;
-      if (s->dep_block >= 0) msccl_run_tie(x, i, x->f->first_block[b->gpu] + s->dep_block);
+      if (s->dep_block >= 0) hk_trace_tie(&x->trace, i, x->f->first_block[b->gpu] + s->dep_block);
       if (s->does && !msccl_run_chunk(x, b, s)) return false;
       if (s->does && ++b->done < s->count) continue;
       b->done = 0;
@@ -295,18 +277,18 @@ static bool msccl_run_check_output(hk_msccl_state *x, int gpu, int out) {
   hk_msccl_memory *m = &x->ranks[gpu];
   const hk_coll coll = x->f->coll;
   const int in = m->out[out].ranks ? -1 : msccl_run_alias_of(x, gpu, out);
-  const hk_msccl_value is = in >= 0 ? m->in[in] : m->out[out];
+  const hk_trace_value is = in >= 0 ? m->in[in] : m->out[out];
   const bool split = hk_coll_partition(coll) == HK_PART_SPLIT;
   int from, part;
-  hk_coll_source(coll, gpu, x->f->nranks, 0, split ? out : out / x->parts, &from, &part);
-  if (!split) part = part * x->parts + out % x->parts;
+  hk_coll_source(coll, gpu, x->f->nranks, 0, split ? out : out / x->trace.parts, &from, &part);
+  if (!split) part = part * x->trace.parts + out % x->trace.parts;
   const uint64_t all = msccl_run_all(x);
-  const hk_msccl_value should = hk_coll_reduces(coll) ? (hk_msccl_value){part, all} : msccl_run_input(x, from, part);
+  const hk_trace_value should = hk_coll_reduces(coll) ? (hk_trace_value){part, all} : msccl_run_input(x, from, part);
   if (is.chunk == should.chunk && is.ranks == should.ranks) {
-    hk_msccl_record r = {.block = x->f->first_block[gpu], .to = -1, .part = out % x->parts, .ndst = 1, .nsrc = 1};
-    r.dst[0] = (hk_msccl_operand){HK_OUT, (uint16_t)out, -1};
-    r.src[0] = (hk_msccl_operand){HK_IN, (uint16_t)in, -1};
-    return in < 0 || msccl_run_keep(x, m, &r);
+    hk_trace_record r = {.block = x->f->first_block[gpu], .to = -1, .part = out % x->trace.parts, .ndst = 1, .nsrc = 1};
+    r.dst[0] = (hk_trace_operand){HK_OUT, (uint16_t)out, -1};
+    r.src[0] = (hk_trace_operand){HK_IN, (uint16_t)in, -1};
+    return in < 0 || msccl_run_keep(x, gpu, &r);
   }
   const hk_xml_node *node = x->f->blocks[x->f->first_block[gpu]].node->parent;
   if (!is.ranks)
@@ -333,39 +315,42 @@ static void msccl_run_link(hk_msccl_state *x, int from, int to) {
   for (int i = begin, next = 0; i < end; i++) {
     const hk_msccl_block *b = &f->blocks[i];
     if (b->send != to) continue;
-    const int c = x->how & HK_MSCCL_MERGE ? 0 : shared ? b->chan % HK_CHANNELS : next++;
+    const int c = x->trace.how & HK_MSCCL_MERGE ? 0 : shared ? b->chan % HK_CHANNELS : next++;
     if (first[c] < 0) first[c] = i;
-    x->links[i] = (hk_msccl_link){.first = first[c], .channel = c};
+    x->trace.links[i] = (hk_trace_link){.first = first[c], .channel = c};
     const int with = f->blocks[first[c]].receiver;
-    msccl_run_tie(x, first[c], i);
-    if (with >= 0 && b->receiver >= 0) msccl_run_tie(x, with, b->receiver);
+    hk_trace_tie(&x->trace, first[c], i);
+    if (with >= 0 && b->receiver >= 0) hk_trace_tie(&x->trace, with, b->receiver);
   }
 }
 
 static bool msccl_run_begin(hk_msccl_state *x) {
   const size_t n = (size_t)x->f->nranks;
   const bool split = hk_coll_partition(x->f->coll) == HK_PART_SPLIT;
-  x->parts = x->f->parts;
-  x->nin = split ? x->f->chunks : hk_coll_in_blocks(x->f->coll, x->f->nranks) * x->parts;
-  x->nout = split ? x->f->chunks : hk_coll_out_blocks(x->f->coll, x->f->nranks) * x->parts;
+  x->trace.nin = split ? x->f->chunks : hk_coll_in_blocks(x->f->coll, x->f->nranks) * x->trace.parts;
+  x->trace.nout = split ? x->f->chunks : hk_coll_out_blocks(x->f->coll, x->f->nranks) * x->trace.parts;
   x->ranks = calloc(n, sizeof *x->ranks);
   x->sent = calloc((size_t)x->f->nblocks + 1, sizeof *x->sent);
-  x->links = calloc((size_t)x->f->nblocks + 1, sizeof *x->links);
+  x->counts = calloc((size_t)x->f->nblocks + 1, sizeof *x->counts);
+  x->trace.ranks = calloc(n, sizeof *x->trace.ranks);
+  x->trace.blocks = calloc((size_t)x->f->nblocks + 1, sizeof *x->trace.blocks);
+  x->trace.links = calloc((size_t)x->f->nblocks + 1, sizeof *x->trace.links);
   x->last = calloc((size_t)x->f->nblocks + 1, sizeof *x->last);
-  if (!x->ranks || !x->sent || !x->links || !x->last) return false;
+  if (!x->ranks || !x->sent || !x->counts || !x->last || !x->trace.ranks || !x->trace.blocks || !x->trace.links)
+    return false;
   for (size_t r = 0; r < n; r++) {
     hk_msccl_memory *m = &x->ranks[r];
-    m->in = calloc((size_t)x->nin, sizeof *m->in);
-    m->moved = calloc((size_t)x->nin, sizeof *m->moved);
-    m->out = calloc((size_t)x->nout, sizeof *m->out);
+    m->in = calloc((size_t)x->trace.nin, sizeof *m->in);
+    m->moved = calloc((size_t)x->trace.nin, sizeof *m->moved);
+    m->out = calloc((size_t)x->trace.nout, sizeof *m->out);
     m->scratch = calloc((size_t)x->f->scratch + 1, sizeof *m->scratch);
     m->owner = calloc((size_t)x->f->scratch + 1, sizeof *m->owner);
     if (!m->in || !m->moved || !m->out || !m->scratch || !m->owner) return false;
-    for (int b = 0; b < x->nin; b++) m->in[b] = msccl_run_input(x, (int)r, b);
+    for (int b = 0; b < x->trace.nin; b++) m->in[b] = msccl_run_input(x, (int)r, b);
   }
   for (int i = 0; i < x->f->nblocks; i++) {
     hk_msccl_block *b = &x->f->blocks[i];
-    b->lane = i;
+    x->trace.blocks[i] = (hk_trace_block){b->send, b->recv, b->sender, b->receiver, i};
     b->pc = b->done = b->sent = b->received = 0;
   }
   for (int from = 0; from < x->f->nranks; from++)
@@ -381,29 +366,37 @@ static void msccl_run_end(hk_msccl_state *x) {
     free(m->out);
     free(m->scratch);
     free(m->owner);
-    free(m->records);
   }
   for (int i = 0; x->sent && i < x->f->nblocks; i++) free(x->sent[i].at);
   free(x->ranks);
   free(x->sent);
-  free(x->links);
+  free(x->counts);
+  hk_trace_free(&x->trace);
   free(x->last);
 }
 
 hk_status hk_msccl_run(hk_msccl_file *f, unsigned how, hk_program **programs) {
   hk_status rc = HK_OK;
-  hk_msccl_state x = {.f = f, .how = how};
+  hk_msccl_state x = {.f = f,
+                      .trace = {.file = f->report.file,
+                                .coll = f->coll,
+                                .how = how,
+                                .nranks = f->nranks,
+                                .parts = f->parts,
+                                .scratch = f->scratch}};
+  memcpy(x.trace.name, f->name, sizeof x.trace.name);
+  memcpy(x.trace.first_block, f->first_block, sizeof x.trace.first_block);
   bool good = msccl_run_begin(&x) || msccl_run_no_memory(&x);
   good = good && msccl_run_blocks(&x);
   for (int r = 0; r < f->nranks && good; r++)
-    for (int out = 0; hk_coll_has_output(f->coll, r, 0) && out < x.nout && good; out++)
+    for (int out = 0; hk_coll_has_output(f->coll, r, 0) && out < x.trace.nout && good; out++)
       good = msccl_run_check_output(&x, r, out);
   if (!good) {
     rc = f->report.errors > 0 ? hk_xml_status(&f->report) : HK_ERR_SYSTEM;
     goto out;
   }
-  HK_TRY(hk_msccl_fold(&x), out);
-  rc = hk_msccl_programs(&x, programs);
+  HK_TRY(hk_trace_fold(&x.trace), out);
+  rc = hk_trace_programs(&x.trace, programs);
 out:
   msccl_run_end(&x);
   return rc;

@@ -5,7 +5,7 @@
 #include "../program/verify.h"
 #include "formats.h"
 
-static hk_status mscclpp_make(hk_program_set *s, const hk_mscclpp_trace *t, unsigned how, unsigned slots,
+static hk_status mscclpp_make(hk_program_set *s, const hk_mscclpp_events *t, unsigned how, unsigned slots,
                               hk_verify_report *report) {
   for (int r = 0; r < s->nranks; r++) {
     hk_program_free(s->programs[r]); /* of another way */
@@ -18,13 +18,13 @@ static hk_status mscclpp_make(hk_program_set *s, const hk_mscclpp_trace *t, unsi
 hk_status hk_mscclpp_read(hk_program_file *out, const hk_json_node *file, unsigned slots) {
   static const unsigned ways[] = {
       /* the best first; each with and without lanes */
-      HK_MSCCLPP_JOIN | HK_MSCCL_DIRECT, HK_MSCCLPP_JOIN | HK_MSCCL_DIRECT | HK_MSCCL_COPIES, HK_MSCCL_DIRECT,
-      HK_MSCCL_DIRECT | HK_MSCCL_COPIES, HK_MSCCL_COPIES};
+      HK_MSCCLPP_JOIN | HK_TRACE_DIRECT, HK_MSCCLPP_JOIN | HK_TRACE_DIRECT | HK_TRACE_COPIES, HK_TRACE_DIRECT,
+      HK_TRACE_DIRECT | HK_TRACE_COPIES, HK_TRACE_COPIES};
   const char *name = file->tree->file;
   hk_status rc = HK_OK;
   hk_verify_report report;
   hk_program_set *set;
-  hk_mscclpp_trace t = {.nevents = 0};
+  hk_mscclpp_events t = {.nevents = 0};
   hk_mscclpp_file *f = calloc(1, sizeof *f);
   if (!f) return HK_FAIL_ERRNO("no memory to read %s", name);
   HK_TRY(hk_mscclpp_file_read(f, file), out);

@@ -5,11 +5,10 @@
 #include <stdint.h>
 #include "../program/program.h"
 #include "json_tree.h"
-#include "msccl_file.h"
-#include "msccl_run.h"
+#include "trace.h"
 
 enum {
-  HK_MSCCLPP_RANKS = HK_MSCCL_RANKS,
+  HK_MSCCLPP_RANKS = HK_TRACE_RANKS,
   HK_MSCCLPP_BLOCKS = 1024, /* thread blocks of all gpus */
   HK_MSCCLPP_OPS = 1 << 16,
   HK_MSCCLPP_BLOCK_OPS = 60000, /* of one thread block: their numbers are 16 bits */
@@ -124,13 +123,13 @@ typedef struct hk_mscclpp_event {
   int chunk;             /* of the message */
   bool final;            /* it completes a sum */
 } hk_mscclpp_event;
-typedef struct hk_mscclpp_trace {
+typedef struct hk_mscclpp_events {
   const hk_mscclpp_file *f;
   hk_mscclpp_event *events;
   hk_mscclpp_place *places;
   int nevents, nplaces;
   size_t events_room, places_room;
-} hk_mscclpp_trace;
+} hk_mscclpp_events;
 
 /* The number of places of a rank; where a space begins. */
 int hk_mscclpp_places(const hk_mscclpp_file *f);
@@ -139,9 +138,9 @@ int hk_mscclpp_begin(const hk_mscclpp_file *f, hk_mscclpp_space s);
 int hk_mscclpp_alias(const hk_mscclpp_file *f, int rank, int in);
 
 /* mscclpp_run.c: runs the plan. HK_ERR_ARGUMENT: it is wrong, and the message says where. Free t's arrays always. */
-hk_status hk_mscclpp_run(const hk_mscclpp_file *f, hk_mscclpp_trace *t);
-/* Ways to make the programs, with HK_MSCCL_COPIES and HK_MSCCL_DIRECT. LANES: thread blocks that share no memory have
+hk_status hk_mscclpp_run(const hk_mscclpp_file *f, hk_mscclpp_events *t);
+/* Ways to make the programs, with HK_TRACE_COPIES and HK_TRACE_DIRECT. LANES: thread blocks that share no memory have
  * lanes of their own. JOIN: what a rank writes to another one goes over the same link as what the other one reads. */
 enum { HK_MSCCLPP_LANES = 16, HK_MSCCLPP_JOIN = 32 };
 /* mscclpp_emit.c: makes the programs of a trace. A link of each kind has at most `slots` messages under way. */
-hk_status hk_mscclpp_emit(const hk_mscclpp_trace *t, unsigned how, unsigned slots, hk_program **programs);
+hk_status hk_mscclpp_emit(const hk_mscclpp_events *t, unsigned how, unsigned slots, hk_program **programs);

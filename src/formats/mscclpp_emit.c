@@ -22,7 +22,7 @@ typedef struct emit_link {
   int from, to; /* agents that stand for the lanes */
   bool reads;
   int channel;
-  int send_block, recv_block; /* of the file that the generator of programs reads */
+  int send_block, recv_block; /* of the trace */
   int first, last, under_way; /* messages that are sent and not received, except those that an event receives itself */
   int stopped;                /* the round in which no more messages are sent ahead */
   int next;                   /* link of the same sending lane, or -1 */
@@ -38,7 +38,7 @@ typedef struct emit_cell {
 } emit_cell;
 
 typedef struct emit_state {
-  const hk_mscclpp_trace *t;
+  const hk_mscclpp_events *t;
   const hk_mscclpp_file *f;
   unsigned slots;
   int *lanes; /* by agent: another agent of its lane; its own number: it stands for the lane */
@@ -52,9 +52,9 @@ typedef struct emit_state {
   int sent;   /* messages */
   int *ahead; /* by place of the events: when its message was sent, or 0 */
   bool joins; /* links are to be joined */
-  hk_msccl_file *file;
-  hk_msccl_state state;
-  int *lane_block; /* by agent that stands for a lane: a block of `file` */
+  hk_trace trace;
+  int nblocks;     /* of the trace */
+  int *lane_block; /* by agent that stands for a lane: a block of the trace */
   bool no_memory;
 } emit_state;
 
@@ -87,7 +87,7 @@ static emit_cell *emit_shared_cell(const emit_state *x, hk_mscclpp_place p) {
 }
 
 static void emit_find_lanes(emit_state *x) {
-  const hk_mscclpp_trace *t = x->t;
+  const hk_mscclpp_events *t = x->t;
   for (int b = 0; b < x->f->nblocks; b++)
     for (int r = 0; r < x->f->nranks; r++) {
       const int first = x->f->gpus[r].first_block, n = x->f->gpus[r + 1].first_block - first;
@@ -134,7 +134,7 @@ static int emit_link_of(emit_state *x, int from, int to, bool reads) {
 }
 
 static bool emit_find_links(emit_state *x) {
-  const hk_mscclpp_trace *t = x->t;
+  const hk_mscclpp_events *t = x->t;
   x->nlinks = 0;
   memset(x->first_link, -1, (size_t)x->f->nblocks * (size_t)x->f->nranks * sizeof *x->first_link);
   for (int i = 0; i < t->nevents; i++) {
@@ -199,67 +199,63 @@ static bool emit_number_links(emit_state *x) {
   }
   for (int i = 0; i < x->nlinks; i++) {
     const emit_link *l = &x->links[i], *first = l->with < 0 ? l : &x->links[l->with];
-    x->state.links[l->send_block] = (hk_msccl_link){.first = first->send_block, .channel = first->channel};
+    x->trace.links[l->send_block] = (hk_trace_link){.first = first->send_block, .channel = first->channel};
   }
   free(turns);
   return true;
 }
 
-/* ---- the file that the generator of programs reads: a block for each lane, and one for each end of a link ---- */
+/* ---- the trace: a block for each lane, and one for each end of a link ---- */
 
-static bool emit_begin_file(emit_state *x) {
+static bool emit_begin_trace(emit_state *x) {
   const hk_mscclpp_file *f = x->f;
-  hk_msccl_file *to = x->file;
+  hk_trace *to = &x->trace;
   const int agents = f->nblocks * f->nranks;
-  to->report.file = f->name;
-  to->coll = f->coll;
+  *to = (hk_trace){.file = f->name,
+                   .coll = f->coll,
+                   .nranks = f->nranks,
+                   .parts = f->parts,
+                   .nin = f->nin,
+                   .nout = f->nout,
+                   .scratch = 2 * f->scratch + f->nin};
   memcpy(to->name, f->algorithm, sizeof to->name);
-  to->nranks = f->nranks;
-  to->scratch = 2 * f->scratch + f->nin;
-  to->chunks = f->nin > f->nout ? f->nin : f->nout;
-  to->parts = f->parts;
-  to->blocks = calloc((size_t)agents + 2 * (size_t)x->nlinks + (size_t)f->nranks, sizeof *to->blocks);
-  if (!to->blocks) return emit_no_memory(x);
+  to->ranks = calloc((size_t)f->nranks, sizeof *to->ranks);
+  to->blocks = calloc((size_t)agents + 2 * (size_t)x->nlinks + 1, sizeof *to->blocks);
+  to->links = calloc((size_t)agents + 2 * (size_t)x->nlinks + 1, sizeof *to->links);
+  if (!to->ranks || !to->blocks || !to->links) return emit_no_memory(x);
   for (int r = 0; r < f->nranks; r++) {
-    to->first_block[r] = to->nblocks;
+    to->first_block[r] = x->nblocks;
     for (int b = 0; b < f->nblocks; b++) {
       const int a = emit_agent(x, b, r);
       if (emit_lane(x, a) != a) continue;
-      x->lane_block[a] = to->nblocks;
-      to->blocks[to->nblocks] =
-          (hk_msccl_block){.gpu = r, .send = -1, .recv = -1, .sender = -1, .receiver = -1, .lane = to->nblocks};
-      to->nblocks++;
+      x->lane_block[a] = x->nblocks;
+      to->blocks[x->nblocks] = (hk_trace_block){-1, -1, -1, -1, x->nblocks};
+      x->nblocks++;
     }
     for (int i = 0; i < x->nlinks; i++) {
       emit_link *l = &x->links[i];
       const int from = l->from % f->nranks, dst = l->to % f->nranks;
       if (from != r && dst != r) continue;
-      *(from == r ? &l->send_block : &l->recv_block) = to->nblocks;
-      to->blocks[to->nblocks++] = (hk_msccl_block){.gpu = r,
-                                                   .send = from == r ? dst : -1,
-                                                   .recv = from == r ? -1 : from,
-                                                   .sender = -1,
-                                                   .receiver = -1,
-                                                   .lane = x->lane_block[from == r ? l->from : l->to]};
+      *(from == r ? &l->send_block : &l->recv_block) = x->nblocks;
+      to->blocks[x->nblocks++] = (hk_trace_block){.send = from == r ? dst : -1,
+                                                  .recv = from == r ? -1 : from,
+                                                  .sender = -1,
+                                                  .receiver = -1,
+                                                  .lane = x->lane_block[from == r ? l->from : l->to]};
     }
   }
-  to->first_block[f->nranks] = to->nblocks;
-  x->state = (hk_msccl_state){.f = to, .parts = f->parts, .nin = f->nin, .nout = f->nout};
-  x->state.ranks = calloc((size_t)f->nranks, sizeof *x->state.ranks);
-  x->state.links = calloc((size_t)to->nblocks, sizeof *x->state.links);
-  if (!x->state.ranks || !x->state.links) return emit_no_memory(x);
+  to->first_block[f->nranks] = x->nblocks;
   for (int i = 0; i < x->nlinks; i++) {
-    const emit_link *l = &x->links[i];
-    to->blocks[l->send_block].receiver = l->recv_block;
-    to->blocks[l->recv_block].sender = l->send_block;
+    to->blocks[x->links[i].send_block].receiver = x->links[i].recv_block;
+    to->blocks[x->links[i].recv_block].sender = x->links[i].send_block;
   }
   return true;
 }
 
 /* ---- records ---- */
 
-static bool emit_keep(emit_state *x, int rank, int agent, const hk_msccl_record *r) {
-  hk_msccl_memory *m = &x->state.ranks[rank];
+static bool emit_keep(emit_state *x, int rank, int agent, const hk_trace_record *r) {
+  hk_trace_rank *m = &x->trace.ranks[rank];
   if (!HK_RESERVE(m->records, m->room, m->nrecords + 1)) return emit_no_memory(x);
   m->records[m->nrecords] = *r;
   m->records[m->nrecords].block = x->lane_block[emit_lane(x, agent)];
@@ -267,19 +263,19 @@ static bool emit_keep(emit_state *x, int rank, int agent, const hk_msccl_record 
   return true;
 }
 
-static hk_msccl_operand emit_operand(const emit_state *x, const hk_mscclpp_place *p, bool written) {
+static hk_trace_operand emit_operand(const emit_state *x, const hk_mscclpp_place *p, bool written) {
   const hk_mscclpp_file *f = x->f;
   const int out = hk_mscclpp_begin(f, HK_MSCCLPP_OUT), scratch = hk_mscclpp_begin(f, HK_MSCCLPP_SCRATCH);
-  if (p->at >= scratch) return (hk_msccl_operand){HK_SCRATCH, (uint16_t)(p->at - scratch), -1};
+  if (p->at >= scratch) return (hk_trace_operand){HK_SCRATCH, (uint16_t)(p->at - scratch), -1};
   if (p->at < out && written) /* an input chunk without a place in the output */
-    return (hk_msccl_operand){HK_SCRATCH, (uint16_t)(2 * f->scratch + p->at), -1};
-  if (p->at < out) return (hk_msccl_operand){HK_IN, (uint16_t)p->at, -1};
-  if (written) return (hk_msccl_operand){HK_OUT, (uint16_t)(p->at - out), -1};
+    return (hk_trace_operand){HK_SCRATCH, (uint16_t)(2 * f->scratch + p->at), -1};
+  if (p->at < out) return (hk_trace_operand){HK_IN, (uint16_t)p->at, -1};
+  if (written) return (hk_trace_operand){HK_OUT, (uint16_t)(p->at - out), -1};
   const int in = x->inputs[p->rank * f->nout + p->at - out];
-  return (hk_msccl_operand){HK_IN, (uint16_t)(in < 0 ? 0 : in), -1};
+  return (hk_trace_operand){HK_IN, (uint16_t)(in < 0 ? 0 : in), -1};
 }
 
-static hk_msccl_operand emit_write(emit_state *x, const hk_mscclpp_place *p) {
+static hk_trace_operand emit_write(emit_state *x, const hk_mscclpp_place *p) {
   emit_cell_at(x, p)->written = true;
   return emit_operand(x, p, true);
 }
@@ -290,8 +286,8 @@ static bool emit_receive(emit_state *x, int link) {
   const emit_message m = x->messages[l->first];
   const int rank = l->to % x->f->nranks;
   const hk_mscclpp_place p = {rank, m.place};
-  hk_msccl_record r = {.part = m.block % x->f->parts, .ndst = 1, .nsrc = 1};
-  r.src[0] = (hk_msccl_operand){HK_LINK, m.block, l->recv_block};
+  hk_trace_record r = {.part = m.block % x->f->parts, .ndst = 1, .nsrc = 1};
+  r.src[0] = (hk_trace_operand){HK_LINK, m.block, l->recv_block};
   r.dst[0] = emit_operand(x, &p, true);
   emit_cell_at(x, &p)->link = -1;
   l->first = m.next;
@@ -349,9 +345,9 @@ static bool emit_send_source(emit_state *x, const hk_mscclpp_event *e, int k) {
   const int agent = emit_agent(x, e->block, p->rank);
   const int link = emit_link_of(x, agent, emit_agent(x, e->block, x->f->blocks[e->block].gpu), true);
   if (link < 0 || !emit_arrive(x, p)) return false;
-  hk_msccl_record r = {.part = e->chunk % x->f->parts, .ndst = 1, .nsrc = 1};
+  hk_trace_record r = {.part = e->chunk % x->f->parts, .ndst = 1, .nsrc = 1};
   r.src[0] = emit_operand(x, p, emit_cell_at(x, p)->written);
-  r.dst[0] = (hk_msccl_operand){HK_LINK, emit_block_of(x, e), x->links[link].send_block};
+  r.dst[0] = (hk_trace_operand){HK_LINK, emit_block_of(x, e), x->links[link].send_block};
   x->ahead[e->first + k] = ++x->sent;
   return emit_keep(x, p->rank, agent, &r);
 }
@@ -380,7 +376,7 @@ static bool emit_event(emit_state *x, const hk_mscclpp_event *e) {
   const hk_mscclpp_place *p = &x->t->places[e->first], *q = p + e->nsrc;
   const int rank = x->f->blocks[e->block].gpu, own = emit_agent(x, e->block, rank);
   const uint16_t block = emit_block_of(x, e);
-  hk_msccl_operand src[HK_MSCCLPP_OPERANDS], dst[HK_MSCCLPP_OPERANDS];
+  hk_trace_operand src[HK_MSCCLPP_OPERANDS], dst[HK_MSCCLPP_OPERANDS];
   int local = -1, ndst = 0;
   for (int k = 0; k < e->nsrc; k++)
     if (p[k].rank == rank && !emit_arrive(x, &p[k])) return false;
@@ -394,7 +390,7 @@ static bool emit_event(emit_state *x, const hk_mscclpp_event *e) {
     const int link = emit_link_of(x, emit_agent(x, e->block, p[k].rank), own, true);
     if (link < 0 || (!x->ahead[e->first + k] && !emit_send_source(x, e, k))) return false;
     if (x->joins && !emit_receive_before(x, link, x->ahead[e->first + k])) return false;
-    src[k] = (hk_msccl_operand){HK_LINK, block, x->links[link].recv_block};
+    src[k] = (hk_trace_operand){HK_LINK, block, x->links[link].recv_block};
   }
   for (int k = 0; k < e->ndst; k++) {
     if (q[k].rank != rank) continue;
@@ -405,15 +401,15 @@ static bool emit_event(emit_state *x, const hk_mscclpp_event *e) {
     if (q[k].rank == rank) continue;
     const int link = emit_link_of(x, own, emit_agent(x, e->block, q[k].rank), false);
     if (link < 0 || !emit_make_room(x, link) || !emit_expect(x, link, &q[k], block)) return false;
-    dst[ndst++] = (hk_msccl_operand){HK_LINK, block, x->links[link].send_block};
+    dst[ndst++] = (hk_trace_operand){HK_LINK, block, x->links[link].send_block};
   }
   if (e->nsrc == 1 && ndst == 1 && local == 0 && src[0].space == dst[0].space && src[0].block == dst[0].block)
     return true; /* a copy to itself */
   /* An instruction has a limited number of operands. A longer sum goes on with what it has written. */
   for (int at = 0, first = 1; at < e->nsrc; first = 0) {
-    hk_msccl_record r = {.part = e->chunk % x->f->parts};
+    hk_trace_record r = {.part = e->chunk % x->f->parts};
     if (!first) r.src[r.nsrc++] = dst[local];
-    while (at < e->nsrc && r.nsrc < HK_MSCCL_SOURCES) r.src[r.nsrc++] = src[at++];
+    while (at < e->nsrc && r.nsrc < HK_TRACE_SOURCES) r.src[r.nsrc++] = src[at++];
     const bool last = at == e->nsrc;
     if (!last && local < 0) return emit_no_memory(x); /* every sum has a place of its rank */
     if (!last) {
@@ -423,7 +419,7 @@ static bool emit_event(emit_state *x, const hk_mscclpp_event *e) {
     }
     if (e->final) r.flags = HK_INSTR_FINAL;
     for (int k = 0; k < ndst;) {
-      while (k < ndst && r.ndst < HK_MSCCL_DESTINATIONS) r.dst[r.ndst++] = dst[k++];
+      while (k < ndst && r.ndst < HK_TRACE_DESTINATIONS) r.dst[r.ndst++] = dst[k++];
       if (!emit_keep(x, rank, own, &r)) return false;
       r.ndst = 0;
       if (local < 0) continue; /* the next record copies from the same place */
@@ -440,7 +436,7 @@ static bool emit_copies(emit_state *x) {
   for (int r = 0; r < x->f->nranks; r++)
     for (int out = 0; out < x->f->nout; out++) {
       const hk_mscclpp_place p = {r, hk_mscclpp_begin(x->f, HK_MSCCLPP_OUT) + out};
-      hk_msccl_record record = {.part = out % x->f->parts, .ndst = 1, .nsrc = 1};
+      hk_trace_record record = {.part = out % x->f->parts, .ndst = 1, .nsrc = 1};
       if (emit_cell_at(x, &p)->written) continue;
       record.src[0] = emit_operand(x, &p, false);
       record.dst[0] = emit_operand(x, &p, true);
@@ -451,7 +447,7 @@ static bool emit_copies(emit_state *x) {
 }
 
 static bool emit_events(emit_state *x) {
-  const hk_mscclpp_trace *t = x->t;
+  const hk_mscclpp_events *t = x->t;
   for (int i = 0, end; i < t->nevents; i = end) {
     for (end = i; end < t->nevents && t->events[end].round == t->events[i].round;) end++;
     if (!emit_ahead(x, i, end)) return false;
@@ -477,7 +473,7 @@ typedef struct emit_pair {
 
 /* Adds an operand's message to its pair. `last`: of each pair, the record before. */
 static void emit_note(const int *link_of, const emit_state *x, emit_pair *pairs, size_t *last,
-                      const hk_msccl_operand *o, bool sent, size_t record) {
+                      const hk_trace_operand *o, bool sent, size_t record) {
   if (o->space != HK_LINK) return;
   const int link = link_of[o->owner], pair = x->links[link].next;
   if (pair < 0) return;
@@ -492,7 +488,7 @@ static bool emit_join_links(emit_state *x) {
   bool good = false;
   emit_pair *pairs = calloc((size_t)x->nlinks + 1, sizeof *pairs);
   size_t *last = calloc(2 * (size_t)x->nlinks + 1, sizeof *last);
-  int *link_of = calloc((size_t)x->file->nblocks + 1, sizeof *link_of);
+  int *link_of = calloc((size_t)x->nblocks + 1, sizeof *link_of);
   if (!pairs || !last || !link_of) goto out;
   for (int i = 0; i < x->nlinks; i++) { /* `next` becomes the pair: the number of its link that writes */
     emit_link *l = &x->links[i];
@@ -502,7 +498,7 @@ static bool emit_join_links(emit_state *x) {
   }
   for (int i = 0; i < x->nlinks; i++) x->links[i].next = x->links[i].reads ? x->links[i].with : i;
   for (int r = 0; r < x->f->nranks; r++) {
-    const hk_msccl_memory *m = &x->state.ranks[r];
+    const hk_trace_rank *m = &x->trace.ranks[r];
     for (size_t i = 0; i < m->nrecords; i++) {
       for (int k = 0; k < m->records[i].ndst; k++)
         emit_note(link_of, x, pairs, last, &m->records[i].dst[k], true, i + 1);
@@ -528,12 +524,12 @@ static bool emit_pack_scratch(emit_state *x) {
   int *number = malloc(n * sizeof *number);
   if (!number) return emit_no_memory(x);
   for (int r = 0; r < x->f->nranks; r++) {
-    hk_msccl_memory *m = &x->state.ranks[r];
+    hk_trace_rank *m = &x->trace.ranks[r];
     int next = 0;
     memset(number, -1, n * sizeof *number);
     for (size_t i = 0; i < m->nrecords; i++)
       for (int k = 0; k < m->records[i].ndst + m->records[i].nsrc; k++) {
-        hk_msccl_operand *o = k < m->records[i].ndst ? &m->records[i].dst[k]
+        hk_trace_operand *o = k < m->records[i].ndst ? &m->records[i].dst[k]
                                                      : &m->records[i].src[k - m->records[i].ndst];
         if (o->space != HK_SCRATCH) continue;
         if (number[o->block] < 0) number[o->block] = next++;
@@ -552,11 +548,9 @@ static bool emit_begin(emit_state *x, unsigned how) {
   x->lane_block = calloc(agents + 1, sizeof *x->lane_block);
   x->cells = calloc(cells + 1, sizeof *x->cells);
   x->ahead = calloc((size_t)x->t->nplaces + 1, sizeof *x->ahead);
-  x->file = calloc(1, sizeof *x->file);
   x->first_link = calloc(agents + 1, sizeof *x->first_link);
   x->inputs = malloc((size_t)f->nranks * (size_t)f->nout * sizeof *x->inputs);
-  if (!x->lanes || !x->lane_block || !x->cells || !x->ahead || !x->file || !x->first_link || !x->inputs)
-    return emit_no_memory(x);
+  if (!x->lanes || !x->lane_block || !x->cells || !x->ahead || !x->first_link || !x->inputs) return emit_no_memory(x);
   memset(x->inputs, -1, (size_t)f->nranks * (size_t)f->nout * sizeof *x->inputs);
   for (int r = 0; r < f->nranks; r++)
     for (int in = 0; in < f->nin; in++) {
@@ -573,23 +567,19 @@ static bool emit_begin(emit_state *x, unsigned how) {
   do good = emit_find_links(x);
   while (good && !emit_few_links(x, numbers));
   free(numbers);
-  return good && emit_begin_file(x);
+  return good && emit_begin_trace(x);
 }
 
-hk_status hk_mscclpp_emit(const hk_mscclpp_trace *t, unsigned how, unsigned slots, hk_program **programs) {
+hk_status hk_mscclpp_emit(const hk_mscclpp_events *t, unsigned how, unsigned slots, hk_program **programs) {
   hk_status rc = HK_ERR_SYSTEM;
   emit_state x = {.t = t, .f = t->f, .slots = slots, .joins = how & HK_MSCCLPP_JOIN};
   if (emit_begin(&x, how) && emit_events(&x) && (!x.joins || emit_join_links(&x)) && emit_number_links(&x) &&
       emit_pack_scratch(&x)) {
-    x.state.how = how;
-    rc = hk_msccl_fold(&x.state);
-    if (rc == HK_OK) rc = hk_msccl_programs(&x.state, programs);
+    x.trace.how = how;
+    rc = hk_trace_fold(&x.trace);
+    if (rc == HK_OK) rc = hk_trace_programs(&x.trace, programs);
   }
-  for (int r = 0; x.state.ranks && r < t->f->nranks; r++) free(x.state.ranks[r].records);
-  free(x.state.ranks);
-  free(x.state.links);
-  if (x.file) free(x.file->blocks);
-  free(x.file);
+  hk_trace_free(&x.trace);
   free(x.lanes);
   free(x.lane_block);
   free(x.cells);

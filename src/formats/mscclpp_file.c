@@ -125,12 +125,12 @@ static void mscclpp_file_read_head(mscclpp_reader *r, const hk_json_node *file) 
 
 static void mscclpp_file_read_chunks(mscclpp_reader *r, const hk_json_node *g, int gpu) {
   hk_mscclpp_file *f = r->f;
-  int in = mscclpp_file_int(g, "input_chunks", 0, HK_MSCCL_CHUNKS);
-  int out = mscclpp_file_int(g, "output_chunks", 0, HK_MSCCL_CHUNKS);
+  int in = mscclpp_file_int(g, "input_chunks", 0, HK_TRACE_CHUNKS);
+  int out = mscclpp_file_int(g, "output_chunks", 0, HK_TRACE_CHUNKS);
   const int messages_in = hk_coll_in_blocks(f->coll, f->nranks), messages_out = hk_coll_out_blocks(f->coll, f->nranks);
   if (!out && f->in_place) out = in / messages_in * messages_out; /* the buffer that the plan does not name */
   if (!in && f->in_place) in = out / messages_out * messages_in;
-  f->gpus[gpu].scratch = mscclpp_file_int(g, "scratch_chunks", 0, HK_MSCCL_CHUNKS);
+  f->gpus[gpu].scratch = mscclpp_file_int(g, "scratch_chunks", 0, HK_TRACE_CHUNKS);
   if (f->gpus[gpu].scratch > f->scratch) f->scratch = f->gpus[gpu].scratch;
   if (gpu && (in != f->nin || out != f->nout))
     hk_json_say(g, "it has %d chunks in and %d out, and gpu 0 has %d and %d", in, out, f->nin, f->nout);
@@ -309,8 +309,8 @@ static void mscclpp_file_read_buffer(mscclpp_reader *r, const hk_json_node *n, c
   if (packets && b.space != HK_MSCCLPP_SCRATCH) hk_json_say(n, "packets are in scratch memory only (s)");
   if (packets && !f->packets)
     hk_json_say(n, "packets need \"protocol\": \"LL\", which gives scratch memory room for them");
-  b.at = mscclpp_file_int(n, "index", 0, HK_MSCCL_CHUNKS);
-  b.size = mscclpp_file_int(n, "size", 1, HK_MSCCL_CHUNKS);
+  b.at = mscclpp_file_int(n, "index", 0, HK_TRACE_CHUNKS);
+  b.size = mscclpp_file_int(n, "size", 1, HK_TRACE_CHUNKS);
   const int most = b.space == HK_MSCCLPP_IN ? f->nin : b.space == HK_MSCCLPP_OUT ? f->nout : f->gpus[b.rank].scratch;
   if (b.at + b.size > most)
     hk_json_say(n, "chunks %d to %d of buffer %c of gpu %d: it has %d", b.at, b.at + b.size - 1, "ios"[b.space], b.rank,
@@ -479,7 +479,7 @@ static void mscclpp_file_read_pipeline(mscclpp_reader *r, const hk_json_node *n,
   if (nested) hk_json_say(n, "a pipeline in a pipeline");
   if (!hk_json_get(n, "iter_context", HK_JSON_OBJECT, true, &context)) return;
   hk_json_get_whole(&context, "unit_size", true, 1, LLONG_MAX, &unit);
-  hk_json_get_whole(&context, "num_chunks", true, 1, HK_MSCCL_CHUNKS, &chunks);
+  hk_json_get_whole(&context, "num_chunks", true, 1, HK_TRACE_CHUNKS, &chunks);
   if (!r->unit) r->unit = unit, r->unit_chunks = chunks;
   if (r->unit != unit || r->unit_chunks != chunks)
     hk_json_say(
@@ -555,9 +555,9 @@ static void mscclpp_file_slice(mscclpp_reader *r, const hk_json_node *file) {
     int least = by;
     while (least * b->size % b->of) least += by; /* at most `of` times */
     by = least;
-    if ((long)by * (f->nin > f->nout ? f->nin : f->nout) <= HK_MSCCL_CHUNKS && (long)by * f->scratch <= HK_MSCCL_CHUNKS)
+    if ((long)by * (f->nin > f->nout ? f->nin : f->nout) <= HK_TRACE_CHUNKS && (long)by * f->scratch <= HK_TRACE_CHUNKS)
       continue;
-    hk_json_say(file, "groups of thread blocks divide chunks into more than %d", HK_MSCCL_CHUNKS);
+    hk_json_say(file, "groups of thread blocks divide chunks into more than %d", HK_TRACE_CHUNKS);
     return;
   }
   for (int i = 0; i < f->nbuffers; i++) {

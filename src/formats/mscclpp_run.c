@@ -11,7 +11,7 @@
 
 /* A chunk of memory. The numbers of operations are of the file's list, or -1. */
 typedef struct run_cell {
-  hk_msccl_value data;
+  hk_trace_value data;
   int writer, readers; /* the operation that wrote it; since then: the first of the list of readers */
   int clock;           /* packets: the clock of their writer, which a reader gets */
   bool used, again;    /* again: it was written more than once */
@@ -28,7 +28,7 @@ typedef struct run_queue {
 
 typedef struct run_state {
   const hk_mscclpp_file *f;
-  hk_mscclpp_trace *t;
+  hk_mscclpp_events *t;
   run_cell *cells;       /* by rank and place */
   uint16_t *known, *got; /* by block: its clock; the same with what a wait has given and no nop has passed on */
   uint16_t *snapshots;
@@ -201,7 +201,7 @@ static bool run_overlap(run_state *x, int op, const hk_mscclpp_buffer *b, int ch
 }
 
 static bool run_read(run_state *x, int op, const uint16_t *clock, const hk_mscclpp_buffer *b, int chunk,
-                     hk_msccl_value *v) {
+                     hk_trace_value *v) {
   char name[80];
   const int block = run_block_of(x, op);
   run_cell *c = run_cell_at(x, b->rank, run_place(x, b, chunk));
@@ -224,7 +224,7 @@ static bool run_read(run_state *x, int op, const uint16_t *clock, const hk_msccl
 }
 
 static bool run_write(run_state *x, int op, const uint16_t *clock, const hk_mscclpp_buffer *b, int chunk,
-                      const hk_msccl_value *v) {
+                      const hk_trace_value *v) {
   char name[80];
   const int block = run_block_of(x, op), place = run_place(x, b, chunk), out = hk_mscclpp_begin(x->f, HK_MSCCLPP_OUT);
   run_cell *c = run_cell_at(x, b->rank, place);
@@ -255,7 +255,7 @@ static bool run_write(run_state *x, int op, const uint16_t *clock, const hk_mscc
 
 static uint64_t run_all(const run_state *x) { return ~(uint64_t)0 >> (64 - x->f->nranks); }
 
-static bool run_add(run_state *x, int op, hk_msccl_value *sum, const hk_msccl_value *v) {
+static bool run_add(run_state *x, int op, hk_trace_value *sum, const hk_trace_value *v) {
   const uint64_t both = sum->ranks & v->ranks;
   const int slices = x->f->slices;
   if (!hk_coll_reduces(x->f->coll)) return run_wrong(x, op, "adds, and %s only copies", hk_coll_name(x->f->coll));
@@ -276,8 +276,8 @@ static bool run_packets_there(const run_state *x, const hk_mscclpp_op *o, int ch
   return true;
 }
 
-static bool run_keep(run_state *x, int block, const hk_mscclpp_op *o, int chunk, const hk_msccl_value *v) {
-  hk_mscclpp_trace *t = x->t;
+static bool run_keep(run_state *x, int block, const hk_mscclpp_op *o, int chunk, const hk_trace_value *v) {
+  hk_mscclpp_events *t = x->t;
   const hk_mscclpp_buffer *b = &x->f->buffers[o->first];
   const int n = o->nsrc + o->ndst;
   if (t->nplaces + n > HK_MSCCLPP_PLACES)
@@ -303,7 +303,7 @@ static bool run_move(run_state *x, int block, int op, int chunk) {
   const hk_mscclpp_buffer *b = &x->f->buffers[o->first];
   uint16_t *known = run_clock(x->known, x, block), *got = run_clock(x->got, x, block);
   const uint16_t *clock = o->port ? got : known; /* a proxy goes on as soon as the thread does that has waited */
-  hk_msccl_value sum = {0, 0}, v = {0, 0};
+  hk_trace_value sum = {0, 0}, v = {0, 0};
   for (int i = 0; i < o->nsrc; i++) { /* who reads a packet knows what its writer knew */
     const run_cell *c = run_cell_at(x, b[i].rank, run_place(x, &b[i], chunk));
     if (!b[i].waits || c->clock < 0) continue;
@@ -512,14 +512,14 @@ static bool run_over(const run_state *x, int gpu, int op) {
 
 static bool run_check_output(run_state *x, int gpu, int out) {
   const hk_mscclpp_file *f = x->f;
-  const hk_msccl_value is = run_cell_at(x, gpu, hk_mscclpp_begin(f, HK_MSCCLPP_OUT) + out)->data;
+  const hk_trace_value is = run_cell_at(x, gpu, hk_mscclpp_begin(f, HK_MSCCLPP_OUT) + out)->data;
   const bool split = hk_coll_partition(f->coll) == HK_PART_SPLIT;
   const int chunk = out / f->slices;
   int from, part;
   hk_coll_source(f->coll, gpu, f->nranks, 0, split ? out : out / f->parts, &from, &part);
   if (!split) part = part * f->parts + out % f->parts;
   const bool sum = hk_coll_reduces(f->coll);
-  const hk_msccl_value should = {sum ? part : from * f->nin + part, sum ? run_all(x) : (uint64_t)1 << from};
+  const hk_trace_value should = {sum ? part : from * f->nin + part, sum ? run_all(x) : (uint64_t)1 << from};
   if (is.chunk == should.chunk && is.ranks == should.ranks) return true;
   x->wrong = true;
   if (!is.ranks)
@@ -573,7 +573,7 @@ static bool run_begin(run_state *x) {
   for (int r = 0; r < f->nranks; r++)
     for (int in = 0; in < f->nin; in++) {
       const hk_mscclpp_buffer b = {.space = HK_MSCCLPP_IN, .rank = (int16_t)r, .at = in};
-      run_cell_at(x, r, run_place(x, &b, 0))->data = (hk_msccl_value){sum ? in : r * f->nin + in, (uint64_t)1 << r};
+      run_cell_at(x, r, run_place(x, &b, 0))->data = (hk_trace_value){sum ? in : r * f->nin + in, (uint64_t)1 << r};
     }
   for (int i = 0; i < f->nblocks; i++) x->blocks[i].synced = 1;
   for (int i = 0; i < f->nsignals; i++)
@@ -584,7 +584,7 @@ static bool run_begin(run_state *x) {
   return true;
 }
 
-hk_status hk_mscclpp_run(const hk_mscclpp_file *f, hk_mscclpp_trace *t) {
+hk_status hk_mscclpp_run(const hk_mscclpp_file *f, hk_mscclpp_events *t) {
   run_state x = {.f = f, .t = t};
   t->f = f;
   bool good = run_begin(&x) && run_blocks(&x);

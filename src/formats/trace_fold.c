@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Folds parts of a message that all ranks treat alike (msccl_run.h). A part's flow is what all ranks do with it: the
+/* Folds parts of a message that all ranks treat alike (trace.h). A part's flow is what all ranks do with it: the
  * records that move it, in their order, without the numbers of parts, channels and scratch chunks. Parts never meet, so
  * a part alone has the same flow as among others. The proof of the programs follows, so equal hashes are enough. */
 #include <stdlib.h>
 #include <string.h>
 #include "../base/hash.h"
-#include "msccl_run.h"
+#include "trace.h"
 
 typedef struct fold {
   uint64_t *flow; /* by part: the hash of its flow */
@@ -13,19 +13,19 @@ typedef struct fold {
   int *number;    /* by scratch chunk of a rank: its number in the flow; later, its new number, plus 1 */
 } fold;
 
-static uint64_t fold_operand(const hk_msccl_state *x, const fold *t, const hk_msccl_operand *o, bool source) {
-  const hk_msccl_block *b = o->space == HK_LINK ? &x->f->blocks[o->owner] : NULL;
+static uint64_t fold_operand(const hk_trace *x, const fold *t, const hk_trace_operand *o, bool source) {
+  const hk_trace_block *b = o->space == HK_LINK ? &x->blocks[o->owner] : NULL;
   const int what = b                        ? source ? b->recv : b->send
                    : o->space == HK_SCRATCH ? t->number[o->block]
                                             : o->block / x->parts; /* the message */
   return (uint64_t)what << 2 | o->space;
 }
 
-static void fold_hash(const hk_msccl_state *x, fold *t, int rank) {
-  const hk_msccl_memory *m = &x->ranks[rank];
+static void fold_hash(const hk_trace *x, fold *t, int rank) {
+  const hk_trace_rank *m = &x->ranks[rank];
   for (size_t i = 0; i < m->nrecords; i++) {
-    const hk_msccl_record *r = &m->records[i];
-    uint64_t words[2 + HK_MSCCL_DESTINATIONS + HK_MSCCL_SOURCES];
+    const hk_trace_record *r = &m->records[i];
+    uint64_t words[2 + HK_TRACE_DESTINATIONS + HK_TRACE_SOURCES];
     size_t n = 0;
     if (!r->ndst) continue;
     words[n++] = (uint64_t)rank << 16 | r->flags;
@@ -49,7 +49,7 @@ static int fold_common(int a, int b) {
 }
 
 /* How many parts become one: it divides the number of parts of each flow. The first ones of a flow stay. */
-static int fold_choose(const hk_msccl_state *x, fold *t) {
+static int fold_choose(const hk_trace *x, fold *t) {
   int by = 0, stay = 0;
   for (int p = 0; p < x->parts; p++) {
     int first = 0, n = 0;
@@ -69,7 +69,7 @@ static int fold_choose(const hk_msccl_state *x, fold *t) {
   return by;
 }
 
-static void fold_rename(const hk_msccl_state *x, fold *t, hk_msccl_operand *o, int *scratch, int by) {
+static void fold_rename(const hk_trace *x, fold *t, hk_trace_operand *o, int *scratch, int by) {
   if (o->space != HK_SCRATCH) {
     o->block = (uint16_t)(o->block / x->parts * (x->parts / by) + t->count[o->block % x->parts]);
     return;
@@ -78,13 +78,13 @@ static void fold_rename(const hk_msccl_state *x, fold *t, hk_msccl_operand *o, i
   o->block = (uint16_t)(t->number[o->block] - 1);
 }
 
-static void fold_apply(hk_msccl_state *x, fold *t, int rank, int by) {
-  hk_msccl_memory *m = &x->ranks[rank];
+static void fold_apply(hk_trace *x, fold *t, int rank, int by) {
+  hk_trace_rank *m = &x->ranks[rank];
   size_t n = 0;
   int scratch = 0;
-  memset(t->number, 0, (size_t)x->f->scratch * sizeof *t->number);
+  memset(t->number, 0, (size_t)x->scratch * sizeof *t->number);
   for (size_t i = 0; i < m->nrecords; i++) {
-    hk_msccl_record *r = &m->records[i];
+    hk_trace_record *r = &m->records[i];
     if (!r->ndst || t->count[r->part] < 0) continue;
     for (int k = 0; k < r->nsrc; k++) fold_rename(x, t, &r->src[k], &scratch, by);
     for (int k = 0; k < r->ndst; k++) fold_rename(x, t, &r->dst[k], &scratch, by);
@@ -94,17 +94,16 @@ static void fold_apply(hk_msccl_state *x, fold *t, int rank, int by) {
   m->nrecords = n;
 }
 
-hk_status hk_msccl_fold(hk_msccl_state *x) {
+hk_status hk_trace_fold(hk_trace *x) {
   hk_status rc = HK_OK;
   const size_t parts = (size_t)x->parts;
   fold t = {calloc(parts, sizeof *t.flow), calloc(parts, sizeof *t.count),
-            calloc((size_t)x->f->scratch + 1, sizeof *t.number)};
-  if (!t.flow || !t.count || !t.number)
-    HK_GIVE_UP(HK_FAIL_ERRNO("no memory to compare the parts of %s", x->f->report.file), out);
-  for (int r = 0; r < x->f->nranks; r++) fold_hash(x, &t, r);
+            calloc((size_t)x->scratch + 1, sizeof *t.number)};
+  if (!t.flow || !t.count || !t.number) HK_GIVE_UP(HK_FAIL_ERRNO("no memory to compare the parts of %s", x->file), out);
+  for (int r = 0; r < x->nranks; r++) fold_hash(x, &t, r);
   const int by = fold_choose(x, &t);
   if (by == 1) goto out;
-  for (int r = 0; r < x->f->nranks; r++) fold_apply(x, &t, r, by);
+  for (int r = 0; r < x->nranks; r++) fold_apply(x, &t, r, by);
   x->parts /= by;
   x->nin /= by;
   x->nout /= by;

@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Lanes and places of a trace (trace.h). */
+#include "trace.h"
+#include <stdlib.h>
+
+int hk_trace_lane(const hk_trace *x, int block) {
+  while (x->blocks[block].lane != block) block = x->blocks[block].lane;
+  return block;
+}
+
+void hk_trace_tie(hk_trace *x, int a, int b) {
+  a = hk_trace_lane(x, a), b = hk_trace_lane(x, b);
+  x->blocks[a > b ? a : b].lane = a < b ? a : b;
+}
+
+int hk_trace_alias(const hk_trace *x, int gpu, int in) {
+  const int parts = x->parts;
+  if (hk_coll_partition(x->coll) == HK_PART_SPLIT) return in;
+  const int whole = hk_coll_alias(x->coll, gpu, x->nranks, 0, in / parts);
+  return whole < 0 ? whole : whole * parts + in % parts;
+}
+
+void hk_trace_free(hk_trace *x) {
+  for (int r = 0; x->ranks && r < x->nranks; r++) free(x->ranks[r].records);
+  free(x->ranks);
+  free(x->links);
+  free(x->blocks);
+}
