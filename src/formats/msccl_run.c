@@ -249,12 +249,22 @@ static bool msccl_run_stuck(hk_msccl_state *x) {
                          found->received, found->chan);
 }
 
+/* The k-th block that runs in a round. A gpu begins with the first one that sends to a later gpu: if all began with the
+ * same peer, they would all wait for its link. */
+static int msccl_run_nth(const hk_msccl_file *f, int k) {
+  const int gpu = f->blocks[k].gpu, first = f->first_block[gpu], n = f->first_block[gpu + 1] - first;
+  int begin = 0;
+  while (begin < n && f->blocks[first + begin].send < gpu) begin++;
+  return first + (k - first + begin) % n;
+}
+
 static bool msccl_run_blocks(hk_msccl_state *x) {
   for (bool moved = true, left = true; left;) {
     if (!moved) return msccl_run_stuck(x);
     x->round++;
     moved = left = false;
-    for (int i = 0; i < x->f->nblocks; i++) {
+    for (int k = 0; k < x->f->nblocks; k++) {
+      const int i = msccl_run_nth(x->f, k);
       hk_msccl_block *b = &x->f->blocks[i];
       if (b->pc == b->n) continue;
       const hk_msccl_step *s = &x->f->steps[b->first + b->pc];
