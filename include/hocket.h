@@ -118,7 +118,8 @@ ncclResult_t hocketCommSetBatchInvariant(ncclComm_t comm, int on);
  * @param path  the file, of equal content on all ranks that name one; NULL: this rank gets the text from the first rank
  *              that names a file
  *
- * ncclInvalidArgument: the file cannot be read, or is refused; ncclGetLastError has the line or the instruction.
+ * ncclInvalidArgument: the file cannot be read, is refused, or is for another number of ranks; ncclGetLastError has the
+ * line or the instruction.
  * ncclInvalidUsage: another rank cannot use its file, or the ranks have different programs. In all these cases no rank
  * has the program.
  * Communicators made by ncclCommSplit or ncclCommShrink do not take the program over.

@@ -140,6 +140,16 @@ static hk_status select_by_rule(const hk_machine *m, const hk_filter *filter, hk
   return HK_OK;
 }
 
+/* True if the filter allows a program of a file for another number of ranks. */
+static bool select_other_ranks(const hk_machine *m, const hk_filter *w, hk_coll coll) {
+  const hk_algorithm *const *all = hk_filter_algorithms(w);
+  for (int i = 0; all[i]; i++)
+    if (!select_barred(w, coll, i) && all[i]->colls >> coll & 1u && all[i]->loaded &&
+        all[i]->loaded->nranks != m->team.nranks)
+      return true;
+  return false;
+}
+
 /* Nothing that the filter allows can run: drops its parts one after another. */
 static hk_status select_from_all(const hk_machine *m, hk_filter rest, hk_coll coll, size_t bytes, hk_decision *out) {
   bool found;
@@ -158,7 +168,7 @@ static hk_status select_from_all(const hk_machine *m, hk_filter rest, hk_coll co
   const bool invariant = rest.batch_invariant;
   rest.batch_invariant = false;
   HK_OR_RETURN(select_cheapest(m, &rest, coll, bytes, out, &found));
-  const bool excluded = invariant && found;
+  const bool excluded = invariant && found, other_ranks = select_other_ranks(m, &rest, coll);
   rest.batch_invariant = invariant;
   memset(rest.barred, 0, sizeof rest.barred);
   HK_OR_RETURN(select_cheapest(m, &rest, coll, bytes, out, &found));
@@ -169,6 +179,8 @@ static hk_status select_from_all(const hk_machine *m, hk_filter rest, hk_coll co
   out->note =
       excluded
           ? "none of the allowed algorithms is batch-invariant (HOCKET_BATCH_INVARIANT): choosing from those that are"
+      : other_ranks
+          ? "the program that is allowed is for another number of ranks: choosing from all (hocket program show FILE)"
           : "none of the allowed algorithms can do this collective here: choosing from all";
   return HK_OK;
 }

@@ -394,7 +394,15 @@ hk_status hk_choose_add_program(ncclComm_t c, const char *name, const char *text
   hk_overrides *o = c->selection->overrides;
   if (!o->programs) HK_OR_RETURN(hk_user_programs_new(&o->programs));
   o->filter.algorithms = o->programs->all;
+  const int before = o->programs->n;
+  const uint64_t hash_before = o->programs->hash;
   HK_OR_RETURN(hk_user_programs_add(o->programs, name, text, (unsigned)c->settings->SLOTS));
+  for (int i = before; i < o->programs->n; i++) {
+    const int nranks = o->programs->own[i].loaded.nranks;
+    if (nranks == c->nranks) continue;
+    hk_user_programs_drop(o->programs, hash_before);
+    return HK_FAIL(HK_ERR_ARGUMENT, "%s: a program of %d ranks, and this communicator has %d", name, nranks, c->nranks);
+  }
   *hash = o->programs->hash;
   choose_forget(c);
   return HK_OK;

@@ -177,7 +177,11 @@ static int loads(ncclComm_t c, int rank, int nranks, void *arg) {
   snprintf(ring, sizeof ring, "%s/a-ring.xml", folder);
   snprintf(pairs, sizeof pairs, "%s/b-pairs.xml", folder);
   snprintf(wrong, sizeof wrong, "%s/f-wrong.xml", folder);
+  char other[128];
+  snprintf(other, sizeof other, "%s/e-other.xml", folder);
   bad += RANK_IS(hocketCommLoadProgram(c, NULL) == ncclInvalidArgument);
+  bad += RANK_IS(hocketCommLoadProgram(c, other) == ncclInvalidArgument);
+  bad += RANK_IS(strstr(ncclGetLastError(c), "a program of 5 ranks, and this communicator has 4") != NULL);
   bad += RANK_IS(hocketCommLoadProgram(c, rank == 2 ? "/no/file" : pairs) ==
                  (rank == 2 ? ncclInvalidArgument : ncclInvalidUsage));
   bad += RANK_IS(hocketCommLoadProgram(c, rank == 1 ? pairs : ring) == ncclInvalidUsage);
