@@ -16,10 +16,11 @@ static hk_status mscclpp_make(hk_program_set *s, const hk_mscclpp_events *t, uns
 }
 
 hk_status hk_mscclpp_read(hk_program_file *out, const hk_json_node *file, unsigned slots) {
+  enum { BEST = HK_MSCCLPP_JOIN | HK_TRACE_DIRECT };
   static const unsigned ways[] = {
       /* the best first; each with and without lanes */
-      HK_MSCCLPP_JOIN | HK_TRACE_DIRECT, HK_MSCCLPP_JOIN | HK_TRACE_DIRECT | HK_TRACE_COPIES, HK_TRACE_DIRECT,
-      HK_TRACE_DIRECT | HK_TRACE_COPIES, HK_TRACE_COPIES};
+      BEST | HK_MSCCLPP_LATE, BEST | HK_MSCCLPP_LATE | HK_TRACE_COPIES, BEST,           BEST | HK_TRACE_COPIES,
+      HK_TRACE_DIRECT,        HK_TRACE_DIRECT | HK_TRACE_COPIES,        HK_TRACE_COPIES};
   const char *name = file->tree->file;
   hk_status rc = HK_OK;
   hk_verify_report report;

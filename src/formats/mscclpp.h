@@ -140,7 +140,9 @@ int hk_mscclpp_alias(const hk_mscclpp_file *f, int rank, int in);
 /* mscclpp_run.c: runs the plan. HK_ERR_ARGUMENT: it is wrong, and the message says where. Free t's arrays always. */
 hk_status hk_mscclpp_run(const hk_mscclpp_file *f, hk_mscclpp_events *t);
 /* Ways to make the programs, with HK_TRACE_COPIES and HK_TRACE_DIRECT. LANES: thread blocks that share no memory have
- * lanes of their own. JOIN: what a rank writes to another one goes over the same link as what the other one reads. */
-enum { HK_MSCCLPP_LANES = 16, HK_MSCCLPP_JOIN = 32 };
-/* mscclpp_emit.c: makes the programs of a trace. A link of each kind has at most `slots` messages under way. */
+ * lanes of their own. JOIN: what a rank writes to another one goes over the same link as what the other one reads.
+ * LATE: any number of messages is under way, so parts of a message that are treated alike have equal records. */
+enum { HK_MSCCLPP_LANES = 16, HK_MSCCLPP_JOIN = 32, HK_MSCCLPP_LATE = 64 };
+/* mscclpp_emit.c: makes the programs of the events. Unless LATE: a link of each kind has at most `slots` messages under
+ * way. */
 hk_status hk_mscclpp_emit(const hk_mscclpp_events *t, unsigned how, unsigned slots, hk_program **programs);

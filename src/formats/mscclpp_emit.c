@@ -3,6 +3,7 @@
  * message. Every rank does its part of the events in their order, except that a message is received late: when its
  * place is used next. So no rank waits for data before it has sent its own. */
 #include "mscclpp_emit.h"
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 #include "../base/array.h"
@@ -200,12 +201,15 @@ static bool emit_event(hk_mscclpp_emitter *x, const hk_mscclpp_event *e) {
     if (local < 0) local = ndst;
     dst[ndst++] = emit_write(x, &q[k]);
   }
-  for (int k = 0; k < e->ndst; k++) {
-    if (q[k].rank == rank) continue;
-    const int link = hk_mscclpp_link_of(x, own, hk_mscclpp_agent(x, e->block, q[k].rank), false);
-    if (link < 0 || !emit_make_room(x, link) || !emit_expect(x, link, &q[k], block)) return false;
-    dst[ndst++] = (hk_trace_operand){HK_LINK, block, x->links[link].send_block};
-  }
+  /* By distance, whatever the plan's order is: so ranks that do the same have programs that are alike. */
+  for (int by = 1; by < x->f->nranks; by++)
+    for (int k = 0; k < e->ndst; k++) {
+      if (q[k].rank != (rank + by) % x->f->nranks) continue;
+      const int link = hk_mscclpp_link_of(x, own, hk_mscclpp_agent(x, e->block, q[k].rank), false);
+      if (link < 0 || !emit_arrive(x, &q[k]) || !emit_make_room(x, link) || !emit_expect(x, link, &q[k], block))
+        return false;
+      dst[ndst++] = (hk_trace_operand){HK_LINK, block, x->links[link].send_block};
+    }
   if (e->nsrc == 1 && ndst == 1 && local == 0 && src[0].space == dst[0].space && src[0].block == dst[0].block)
     return true; /* a copy to itself */
   /* An instruction has a limited number of operands. A longer sum goes on with what it has written. */
@@ -323,7 +327,8 @@ static bool emit_begin(hk_mscclpp_emitter *x, unsigned how) {
 
 hk_status hk_mscclpp_emit(const hk_mscclpp_events *t, unsigned how, unsigned slots, hk_program **programs) {
   hk_status rc = HK_ERR_SYSTEM;
-  hk_mscclpp_emitter x = {.t = t, .f = t->f, .slots = slots, .joins = how & HK_MSCCLPP_JOIN};
+  hk_mscclpp_emitter x = {
+      .t = t, .f = t->f, .slots = how & HK_MSCCLPP_LATE ? UINT_MAX : slots, .joins = how & HK_MSCCLPP_JOIN};
   if (emit_begin(&x, how) && emit_events(&x) && (!x.joins || hk_mscclpp_join_links(&x)) &&
       hk_mscclpp_number_links(&x) && emit_pack_scratch(&x)) {
     x.trace.how = how;
