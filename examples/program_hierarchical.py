@@ -2,9 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """An allreduce in levels: each level adds up among neighbours and leaves less data for the next, slower one.
 
-    export PYTHONPATH=build/gcc/python                                       # `make python`; not with the wheel
+    export PYTHONPATH=$PWD/build/gcc/python PATH=$PWD/build/gcc/bin:$PATH    # in a source tree; not with the wheel
+    mkdir -p programs
     python3 examples/program_hierarchical.py 4 2 2 programs/levels-4-2-2.json
-    HOCKET_PROGRAMS=programs hocket sim -a all -b 1M -e 1M 'nodes=2 of MACHINE'
+    HOCKET_PROGRAMS=programs hocket sim -a hier,ring,levels-4-2-2 -b 1M -e 1M 'nodes=2 of dgx-a100'
 
 The numbers are the sizes of the levels, the innermost first: here 4 GPUs with a bridge, 2 bridges in a host, 2 hosts.
 Ranks are numbered in this order, too: ranks 0 to 3 have the first bridge, ranks 0 to 7 are on the first host.
