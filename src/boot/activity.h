@@ -55,7 +55,9 @@ typedef enum hk_phase {
   HK_PHASE_COUNT
 } hk_phase;
 
-enum { HK_ACTIVITY_PAST = 15 };
+enum { HK_ACTIVITY_PAST = 15, HK_ACTIVITY_CALLS = 16 };
+/* What the rank has called. */
+enum { HK_ACTIVITY_FINALIZED = 1, HK_ACTIVITY_DESTROYED = 2, HK_ACTIVITY_ABORTED = 4 };
 typedef struct hk_activity {
   uint64_t sequence; /* operations of the communicator begun so far; 0: none, and count to p2p mean nothing */
   uint64_t count;    /* of the newest operation */
@@ -63,10 +65,14 @@ typedef struct hk_activity {
   int32_t root;
   uint8_t coll, dtype, redop, p2p; /* hk_coll, hk_dtype, hk_redop, hk_p2p */
   uint8_t phase;                   /* hk_phase: the call that the rank is in */
+  uint8_t failure;                 /* hk_status: what ended the communicator on this rank; 0: it has not ended */
+  uint8_t ended;                   /* HK_ACTIVITY_ bits */
+  int32_t device;                  /* CUDA's number of the rank's GPU; -1: it has none */
   uint64_t phase_ms;               /* time in that phase, milliseconds */
   int32_t waits_for;               /* the rank that this rank waits for; -1: none, or not known */
   uint64_t moves; /* bytes of the newest send or receive in which it waited, complete or not; 0: none */
-  uint32_t past[HK_ACTIVITY_PAST]; /* signatures of the operations before the newest, newest first; 0: not known */
+  uint32_t past[HK_ACTIVITY_PAST];   /* signatures of the operations before the newest, newest first; 0: not known */
+  uint64_t calls[HK_ACTIVITY_CALLS]; /* for each hk_coll: the operations begun so far */
 } hk_activity;
 
 /* Writes what a rank does, to follow the words "rank 3 " in a message: "is in AllReduce(1000 x float, sum), operation

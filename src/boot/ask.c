@@ -23,7 +23,7 @@ static hk_presence ask_of_ack(const question *q, hk_ack ack, hk_activity *out) {
   *q->member = ack == HK_ACK_OK;
   if (ack == HK_ACK_OK) return HK_PRESENCE_ANSWERS;
   if (ack == HK_ACK_GONE || q->left_means_left) return HK_PRESENCE_LEFT;
-  *out = (hk_activity){.phase = HK_PHASE_INIT, .waits_for = -1}; /* it is about to join */
+  *out = (hk_activity){.phase = HK_PHASE_INIT, .waits_for = -1, .device = -1}; /* it is about to join */
   return HK_PRESENCE_ANSWERS;
 }
 
@@ -77,7 +77,7 @@ static hk_presence ask_one(hk_bootstrap *b, int rank, uint64_t deadline_ns, bool
   hk_contact c;
   question q = {
       .b = b, .rank = rank, .contact = &c, .deadline_ns = deadline_ns, .left_means_left = known, .member = member};
-  *out = (hk_activity){.waits_for = -1};
+  *out = (hk_activity){.waits_for = -1, .device = -1};
   *member = false;
   if (hk_event_dead(b, rank)) return HK_PRESENCE_GONE;
   if (hk_bootstrap_left(b, rank)) return HK_PRESENCE_LEFT;
@@ -108,7 +108,7 @@ hk_presence hk_bootstrap_ask(hk_bootstrap *b, int rank, uint64_t patience_ns, hk
   bool known = b->known;
   pthread_mutex_unlock(&b->lock);
   if (rank < 0 || rank >= b->nranks) {
-    *out = (hk_activity){.waits_for = -1};
+    *out = (hk_activity){.waits_for = -1, .device = -1};
     return HK_PRESENCE_UNKNOWN;
   }
   return parent ? ask_of_child(b, parent, rank, deadline_ns, out) : ask_one(b, rank, deadline_ns, known, out, &member);

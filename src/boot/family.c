@@ -212,7 +212,7 @@ static void family_refuse(hk_listener *l, hk_connection *c, const hk_family *f, 
 }
 
 hk_ack hk_member_activity(hk_listener *l, const hk_family *f, uint64_t comm, int rank, hk_activity *out) {
-  *out = (hk_activity){.waits_for = -1};
+  *out = (hk_activity){.waits_for = -1, .device = -1};
   hk_bootstrap *b = family_find_member(l, comm, rank);
   if (!b) return family_has_gone(f, comm, rank) ? HK_ACK_GONE : HK_ACK_UNKNOWN;
   if (b->o.report) b->o.report(b->o.arg, out);

@@ -134,7 +134,7 @@ hk_presence hk_status_ask(const hk_status_member *m, const struct hk_settings *s
   uint8_t bytes[HK_ACTIVITY_BYTES];
   const hk_wait_env env = {.deadline_ns = deadline_ns};
   hk_ack ack = HK_ACK_UNKNOWN;
-  *out = (hk_activity){.waits_for = -1};
+  *out = (hk_activity){.waits_for = -1, .device = -1};
   *member = false;
   if (!m->contacts || !hk_contact_decode(&c, m->contacts + (size_t)rank * HK_CONTACT_BYTES)) return HK_PRESENCE_UNKNOWN;
   hk_hello h = {

@@ -6,7 +6,7 @@
 #include "wire.h"
 
 #define HK_STATUS_SOCKET "hocket/" /* after a zero byte */
-#define HK_STATUS_MAGIC "HKSTAT01"
+#define HK_STATUS_MAGIC "HKSTAT02"
 enum {
   HK_STATUS_NAME = 64,
   HK_STATUS_HEAD_BYTES = 16,

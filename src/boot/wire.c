@@ -9,10 +9,10 @@
 
 /* The first byte is neither ASCII nor a TLS record type, so that other protocols are recognised at their first byte;
  * the last byte is a version. */
-static const uint8_t hello_magic[8] = {0x89, 'H', 'o', 'c', 'k', 'e', 't', 3};
+static const uint8_t hello_magic[8] = {0x89, 'H', 'o', 'c', 'k', 'e', 't', 4};
 static const uint8_t ack_magic[8] = {0x8a, 'H', 'o', 'c', 'k', 'e', 't', 2};
 static const uint8_t reply_magic[8] = {0x8b, 'H', 'o', 'c', 'k', 'e', 't', 2};
-static const uint8_t id_magic[8] = {0x8c, 'H', 'o', 'c', 'k', 'e', 't', 3};
+static const uint8_t id_magic[8] = {0x8c, 'H', 'o', 'c', 'k', 'e', 't', 4};
 
 void hk_put16(uint8_t *p, uint16_t v) {
   p[0] = (uint8_t)v;
@@ -267,10 +267,15 @@ bool hk_ack_decode(hk_ack *ack, const uint8_t in[HK_ACK_BYTES], const uint8_t no
   return true;
 }
 
-/* ---- activity: sequence 8, count 8, signature 4, root 4, coll 1, dtype 1, redop 1, p2p 1, phase 1, zero 3,
- * phase_ms 8, waits_for 4, past 15 * 4, moves 8, mac 16 ---- */
-enum { ACTIVITY_MAC_AT = HK_ACTIVITY_BYTES - HK_MAC_BYTES };
-_Static_assert(44 + 4 * HK_ACTIVITY_PAST <= ACTIVITY_MAC_AT - 8, "an activity holds its past");
+/* ---- activity: sequence 8, count 8, signature 4, root 4, coll 1, dtype 1, redop 1, p2p 1, phase 1, failure 1,
+ * ended 1, zero 1, phase_ms 8, waits_for 4, past 15 * 4, moves 8, calls 16 * 8, device 4, zero 4, mac 16 ---- */
+enum {
+  ACTIVITY_MOVES_AT = 44 + 4 * HK_ACTIVITY_PAST,
+  ACTIVITY_CALLS_AT = ACTIVITY_MOVES_AT + 8,
+  ACTIVITY_DEVICE_AT = ACTIVITY_CALLS_AT + 8 * HK_ACTIVITY_CALLS,
+  ACTIVITY_MAC_AT = ACTIVITY_DEVICE_AT + 8
+};
+_Static_assert(ACTIVITY_MAC_AT + HK_MAC_BYTES == HK_ACTIVITY_BYTES, "an activity ends with its mac");
 
 void hk_activity_encode(uint8_t out[HK_ACTIVITY_BYTES], const hk_activity *a, const uint8_t nonce[HK_NONCE_BYTES],
                         const uint8_t secret[HK_SECRET_BYTES]) {
@@ -284,10 +289,14 @@ void hk_activity_encode(uint8_t out[HK_ACTIVITY_BYTES], const hk_activity *a, co
   out[26] = a->redop;
   out[27] = a->p2p;
   out[28] = a->phase;
+  out[29] = a->failure;
+  out[30] = a->ended;
   hk_put64(out + 32, a->phase_ms);
   hk_put32(out + 40, (uint32_t)a->waits_for);
   for (int i = 0; i < HK_ACTIVITY_PAST; i++) hk_put32(out + 44 + 4 * i, a->past[i]);
-  hk_put64(out + ACTIVITY_MAC_AT - 8, a->moves);
+  hk_put64(out + ACTIVITY_MOVES_AT, a->moves);
+  for (int i = 0; i < HK_ACTIVITY_CALLS; i++) hk_put64(out + ACTIVITY_CALLS_AT + 8 * i, a->calls[i]);
+  hk_put32(out + ACTIVITY_DEVICE_AT, (uint32_t)a->device);
   wire_answer_mac(out + ACTIVITY_MAC_AT, "activity", out, ACTIVITY_MAC_AT, nonce, secret);
 }
 
@@ -305,10 +314,14 @@ bool hk_activity_decode(hk_activity *a, const uint8_t in[HK_ACTIVITY_BYTES], con
                      .redop = in[26],
                      .p2p = in[27],
                      .phase = in[28],
+                     .failure = in[29],
+                     .ended = in[30],
+                     .device = (int32_t)hk_get32(in + ACTIVITY_DEVICE_AT),
                      .phase_ms = hk_get64(in + 32),
                      .waits_for = (int32_t)hk_get32(in + 40)};
   for (int i = 0; i < HK_ACTIVITY_PAST; i++) a->past[i] = hk_get32(in + 44 + 4 * i);
-  a->moves = hk_get64(in + ACTIVITY_MAC_AT - 8);
+  a->moves = hk_get64(in + ACTIVITY_MOVES_AT);
+  for (int i = 0; i < HK_ACTIVITY_CALLS; i++) a->calls[i] = hk_get64(in + ACTIVITY_CALLS_AT + 8 * i);
   return true;
 }
 

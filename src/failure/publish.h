@@ -8,10 +8,12 @@
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__ && offsetof(hk_status_page_op, root) == 20 &&
                    offsetof(hk_status_page_op, coll) == 24 && offsetof(hk_status_page_op, op) == 26,
                "hk_watch_publish packs an hk_status_page_op");
+_Static_assert((int)HK_COLL_COUNT < (int)HK_STATUS_PAGE_CALLS, "a counter for each collective");
 /* Publishes the operation that this rank begins, for peers that wait. */
 static inline void hk_watch_publish(ncclComm_t c, const struct hk_call *call, uint32_t signature) {
   hk_status_page_put(c->order.page, c->order.sequence, call->count, signature | (uint64_t)(uint32_t)call->root << 32,
                      call->coll | (uint64_t)call->dtype << 8 | (uint64_t)call->redop << 16);
+  hk_status_page_count(c->order.page, call->coll);
 }
 /* Publishes that the operation has ended. */
 static inline void hk_watch_over(ncclComm_t c) {

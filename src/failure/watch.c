@@ -94,6 +94,7 @@ static void watch_read_operation(hk_activity *out, const hk_status_page_op *o) {
   out->redop = o->op;
 }
 
+_Static_assert((int)HK_ACTIVITY_CALLS == (int)HK_STATUS_PAGE_CALLS, "a page's counters are an activity's");
 static void watch_read_page(const hk_status_page *b, hk_activity *out) {
   hk_status_page_op o;
   /* relaxed, all: the words are independent */
@@ -101,8 +102,10 @@ static void watch_read_page(const hk_status_page *b, hk_activity *out) {
   uint64_t waits = atomic_load_explicit(&b->waits, memory_order_relaxed);
   uint64_t since = atomic_load_explicit(&b->since_ns, memory_order_relaxed);
   uint64_t over = atomic_load_explicit(&b->over, memory_order_relaxed);
-  *out = (hk_activity){.waits_for = -1};
+  *out = (hk_activity){.waits_for = -1, .device = -1};
   if (hk_status_page_read(b, &o)) watch_read_operation(out, &o);
+  for (int i = 0; i < HK_ACTIVITY_CALLS; i++)
+    out->calls[i] = atomic_load_explicit(&b->calls[i], memory_order_relaxed); /* relaxed: each alone */
   for (uint64_t i = 0; i < HK_ACTIVITY_PAST; i++) /* operations before the first one do not exist */
     if (hk_status_page_read_at(b, out->sequence - 1 - i, &o)) out->past[i] = o.signature;
   uint32_t newest = (uint32_t)out->sequence;
@@ -127,6 +130,12 @@ void hk_watch_report(void *comm, hk_activity *out) {
   watch_read_page(b, out);
   uint64_t phase = atomic_load_explicit(&b->phase, memory_order_relaxed); /* relaxed: independent */
   pthread_mutex_unlock(&c->health.lock);
+  const int closing = atomic_load(&c->health.closing);
+  out->failure = (uint8_t)atomic_load(&c->health.failure);
+  if (atomic_load(&c->health.finalized)) out->ended |= HK_ACTIVITY_FINALIZED;
+  if (closing == HK_CLOSING_DESTROY) out->ended |= HK_ACTIVITY_DESTROYED;
+  if (closing == HK_CLOSING_ABORT) out->ended |= HK_ACTIVITY_ABORTED;
+  out->device = c->device;
   if (atomic_load(&c->health.progress) == HK_IN_PROGRESS)
     out->phase = HK_PHASE_INIT;
   else if (phase)
@@ -168,7 +177,7 @@ bool hk_watch_call_of(ncclComm_t c, int rank, uint64_t operation, uint64_t patie
   hk_status_page *b = rank == c->rank ? c->order.page : hk_wire_status_page(c, rank);
   hk_status_page_op o;
   if (!b) return patience && hk_bootstrap_ask(c->bootstrap, rank, patience, out) == HK_PRESENCE_ANSWERS;
-  *out = (hk_activity){.waits_for = -1};
+  *out = (hk_activity){.waits_for = -1, .device = -1};
   if (hk_status_page_read_at(b, operation, &o))
     watch_read_operation(out, &o);
   else

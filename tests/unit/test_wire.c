@@ -143,7 +143,7 @@ TEST(ids) {
     ck_assert_uint_eq(hk_boot_id_key(&back), hk_boot_id_key(&id));
     expect_addresses(back.at, id.at, id.n);
   }
-  expect_sum(&bytes, sizeof bytes, 0x86cbe57177fc4bd1u);
+  expect_sum(&bytes, sizeof bytes, 0x1b41d381380a072cu);
   for (int n = 0; n <= HK_BOOT_ADDRS + 1; n++)
     ck_assert_int_eq(decode_with(&bytes, 9, (uint8_t)n, &back), n >= 1 && n <= HK_BOOT_ADDRS ? HK_OK : HK_ERR_ARGUMENT);
   for (int i = 0; i < 4; i++) {
@@ -175,7 +175,7 @@ TEST(hellos) {
   hk_hello_encode(bytes, &h, secret);
   ck_assert(hk_hello_decode(&back, bytes));
   ck_assert_mem_eq(&back, &h, sizeof h);
-  expect_sum(bytes, sizeof bytes, 0x5a58d02026d714b2u);
+  expect_sum(bytes, sizeof bytes, 0x9931cc3d279ec63eu);
   ck_assert(hk_hello_proved(bytes, secret) && !hk_hello_proved(bytes, other_secret));
   for (size_t i = 0; i < sizeof bytes; i++) {
     bytes[i] ^= 0x40;
@@ -228,21 +228,26 @@ TEST(activities) {
                    .redop = 3,
                    .p2p = 4,
                    .phase = 5,
+                   .failure = 6,
+                   .ended = 7,
+                   .device = 8,
                    .phase_ms = 0x4142434445464748u,
                    .waits_for = -1,
                    .moves = 0x5152535455565758u},
               back;
   for (int i = 0; i < HK_ACTIVITY_PAST; i++) a.past[i] = 0x61626364u * (unsigned)(i + 1);
+  for (int i = 0; i < HK_ACTIVITY_CALLS; i++) a.calls[i] = 0x7172737475767778u * (unsigned)(i + 1);
   hk_activity_encode(bytes, &a, nonce, secret);
 #define DECODE(in, n, s) hk_activity_decode(&back, in, n, s)
   EXPECT_PROVED(DECODE, bytes);
 #undef DECODE
-  expect_sum(bytes, sizeof bytes, 0x7752827e90029b78u);
+  expect_sum(bytes, sizeof bytes, 0xda23235491877685u);
   ck_assert(hk_activity_decode(&back, bytes, nonce, secret));
   ck_assert(back.sequence == a.sequence && back.count == a.count && back.signature == a.signature &&
             back.root == a.root && back.coll == 1 && back.dtype == 2 && back.redop == 3 && back.p2p == 4 &&
             back.phase == 5 && back.phase_ms == a.phase_ms && back.waits_for == -1 && back.moves == a.moves &&
-            !memcmp(back.past, a.past, sizeof a.past));
+            back.failure == 6 && back.ended == 7 && back.device == 8 && !memcmp(back.past, a.past, sizeof a.past) &&
+            !memcmp(back.calls, a.calls, sizeof a.calls));
 }
 
 TEST(replies) {
