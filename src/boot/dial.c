@@ -340,17 +340,17 @@ static bool dial_read_answer(int fd, hk_waiter *w, uint64_t deadline_ns, uint8_t
     *closed = n == 0 || (errno != EAGAIN && errno != EINTR);
     uint64_t now = hk_now_ns();
     if (*closed || now >= deadline_ns) return false;
-    (void)hk_wait_nap(w, fd, NAP_NS); /* nothing else ends this wait */
+    if (hk_wait_nap(w, fd, NAP_NS) != HK_OK) return false; /* the asker has ended */
   }
   return true;
 }
 
 hk_probe hk_boot_probe(const hk_dialing *d, hk_ack *ack, void *answer, size_t bytes) {
-  hk_wait_env env = {.spins = 0}; /* the race checks the deadline itself, without an error */
+  hk_wait_env env = {.failure = d->wait->failure}; /* the race checks the deadline itself, without an error */
   race r = {.d = d, .since_ns = hk_now_ns(), .probing = true, .patience_ms = ACK_PATIENCE_MS};
   bool closed = false;
   hk_wait_begin(&r.w, &env);
-  if (dial_run_race(&r) != HK_OK) return HK_PROBE_UNREACHABLE; /* impossible: nothing ends this wait with an error */
+  if (dial_run_race(&r) != HK_OK) return HK_PROBE_UNREACHABLE; /* the asker has ended */
   if (r.winner >= 0) {
     bool complete = dial_read_answer(r.tries[r.winner].fd, &r.w, d->wait->deadline_ns, answer, bytes, &closed);
     hk_boot_close(r.tries[r.winner].fd);

@@ -5,6 +5,7 @@
  * it has the communicator's secret: the kernel tells who asks, and other users get nothing.
  */
 #pragma once
+#include <stdatomic.h>
 #include "wire.h"
 
 struct hk_listener;
@@ -40,10 +41,11 @@ typedef struct hk_status_process {
 } hk_status_process;
 
 /* Asks all processes of this host (of this network namespace), for `patience_ns` each. HK_ERR_SYSTEM: there is no
- * memory, or /proc/net/unix cannot be read. Free the list with hk_status_list_free in any case. */
-hk_status hk_status_list(hk_status_process **out, int *n, uint64_t patience_ns);
+ * memory, or /proc/net/unix cannot be read. Free the list with hk_status_list_free in any case. `stop` (may be NULL):
+ * not 0, an hk_status, ends the questions at once. */
+hk_status hk_status_list(hk_status_process **out, int *n, uint64_t patience_ns, _Atomic(int) *stop);
 void hk_status_list_free(hk_status_process *list, int n);
 /* Asks a rank of the member's communicator over the network. *member: the rank is in the communicator; without
  * that, `out` says only that its process runs. */
 hk_presence hk_status_ask(const hk_status_member *m, const struct hk_settings *settings, int rank, uint64_t deadline_ns,
-                          hk_activity *out, bool *member);
+                          _Atomic(int) *stop, hk_activity *out, bool *member);

@@ -49,16 +49,22 @@ static bool status_read_members(hk_status_process *p, size_t bytes) {
   return at == end;
 }
 
-/* Reads to the end of the connection. Returns the number of bytes; 0: no answer. */
-static size_t status_read_all(hk_status_process *p, int fd, const hk_wait_env *env) {
+/* Reads to the end of the connection. Returns the number of bytes; 0: no answer. A missing answer is no error: it
+ * checks the deadline itself. */
+static size_t status_read_all(hk_status_process *p, int fd, uint64_t deadline_ns, _Atomic(int) *stop) {
+  const hk_wait_env env = {.failure = stop};
+  hk_waiter w;
   size_t n = 0, room = 0;
+  hk_wait_begin(&w, &env);
   for (;;) {
+    struct pollfd readable = {.fd = fd, .events = POLLIN};
     if (!HK_RESERVE(p->bytes, room, n + 4096) || n > HK_STATUS_MOST) return 0;
     const ssize_t got = recv(fd, p->bytes + n, room - n, MSG_DONTWAIT);
     if (got == 0) return n;
     if (got > 0)
       n += (size_t)got;
-    else if (errno != EINTR && (errno != EAGAIN || hk_wait_fd(env, fd, POLLIN, "an answer") != HK_OK))
+    else if (errno != EINTR &&
+             (errno != EAGAIN || hk_now_ns() >= deadline_ns || hk_wait_poll(&w, &readable, 1) != HK_OK))
       return 0;
   }
 }
@@ -75,9 +81,8 @@ static bool status_is_stopped(int pid) {
 }
 
 /* `name`: of its socket, after the zero byte. */
-static void status_read_process(hk_status_process *p, const char *name, uint64_t patience_ns) {
+static void status_read_process(hk_status_process *p, const char *name, uint64_t patience_ns, _Atomic(int) *stop) {
   struct sockaddr_un at = {.sun_family = AF_UNIX};
-  const hk_wait_env env = {.deadline_ns = hk_now_ns() + patience_ns};
   struct ucred who;
   socklen_t size = sizeof who;
   const int n = snprintf(at.sun_path + 1, sizeof at.sun_path - 1, "%s", name);
@@ -90,14 +95,14 @@ static void status_read_process(hk_status_process *p, const char *name, uint64_t
       p->refused = geteuid() != 0 && who.uid != geteuid();
     }
     p->stopped = !p->refused && status_is_stopped(p->pid);
-    if (!p->refused && !p->stopped) p->size = status_read_all(p, fd, &env);
+    if (!p->refused && !p->stopped) p->size = status_read_all(p, fd, hk_now_ns() + patience_ns, stop);
     p->answers = p->size && status_read_members(p, p->size);
     if (!p->answers) p->nmembers = 0;
   }
   close(fd);
 }
 
-hk_status hk_status_list(hk_status_process **out, int *n, uint64_t patience_ns) {
+hk_status hk_status_list(hk_status_process **out, int *n, uint64_t patience_ns, _Atomic(int) *stop) {
   FILE *f = fopen("/proc/net/unix", "re");
   char line[512];
   *out = NULL;
@@ -110,7 +115,7 @@ hk_status hk_status_list(hk_status_process **out, int *n, uint64_t patience_ns) 
     if (!name || sscanf(line, "%*s %*s %*s %lx", &flags) != 1 || !(flags & 0x10000)) continue; /* it does not listen */
     name[strcspn(name, "\n")] = 0;
     if (!HK_RESERVE_NEXT(*out, *n)) break;
-    status_read_process(&(*out)[(*n)++], name + 1, patience_ns);
+    status_read_process(&(*out)[(*n)++], name + 1, patience_ns, stop);
   }
   fclose(f);
   return HK_OK;
@@ -129,10 +134,10 @@ void hk_status_list_free(hk_status_process *list, int n) {
 /* ---- the ranks of other hosts ---- */
 
 hk_presence hk_status_ask(const hk_status_member *m, const struct hk_settings *settings, int rank, uint64_t deadline_ns,
-                          hk_activity *out, bool *member) {
+                          _Atomic(int) *stop, hk_activity *out, bool *member) {
   hk_contact c;
   uint8_t bytes[HK_ACTIVITY_BYTES];
-  const hk_wait_env env = {.deadline_ns = deadline_ns};
+  const hk_wait_env env = {.deadline_ns = deadline_ns, .failure = stop};
   hk_ack ack = HK_ACK_UNKNOWN;
   *out = (hk_activity){.waits_for = -1, .device = -1};
   *member = false;

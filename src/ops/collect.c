@@ -14,9 +14,8 @@
 #include "../boot/inquiry.h"
 
 enum { ASKERS = 32, NAMED = 8 /* ranks in a verdict */ };
-#define LIST_NS 300000000u     /* patience with a process of this host */
-#define ASK_NS 1200000000ull   /* with all other ranks together */
-#define ASK_ONE_NS 1000000000u /* with one of them */
+static const hk_ps_patience collect_patience = {
+    .process_ns = 300000000u, .others_ns = 1200000000u, .rank_ns = 1000000000u};
 
 static hk_ps_comm *collect_comm_of(hk_ps *p, const hk_status_member *m) {
   for (int i = 0; i < p->ncomms; i++)
@@ -61,6 +60,7 @@ typedef struct collect_round {
   _Atomic(int) next; /* of all ranks of all communicators, one after another */
   uint64_t deadline_ns;
   const hk_settings *settings;
+  const hk_ps_patience *patience;
 } collect_round;
 
 static hk_ps_rank *collect_nth(hk_ps *p, int n, hk_ps_comm **comm, int *rank) {
@@ -108,21 +108,22 @@ static void *collect_ask(void *arg) {
     const uint64_t now = hk_now_ns();
     if (r->here || !c->source || now >= x->deadline_ns) continue;
     bool member;
-    const uint64_t until = now + ASK_ONE_NS < x->deadline_ns ? now + ASK_ONE_NS : x->deadline_ns;
+    const uint64_t own = now + x->patience->rank_ns, until = own < x->deadline_ns ? own : x->deadline_ns;
     if (collect_place(x->p, c, rank, r)) {
       r->presence = HK_PRESENCE_STOPPED;
       continue;
     }
-    r->presence = hk_status_ask(c->source, x->settings, rank, until, &r->activity, &member);
+    r->presence = hk_status_ask(c->source, x->settings, rank, until, x->patience->stop, &r->activity, &member);
     r->joins = r->presence == HK_PRESENCE_ANSWERS && !member;
   }
   return NULL;
 }
 
-static void collect_ask_others(hk_ps *p) {
+static void collect_ask_others(hk_ps *p, const hk_ps_patience *patience) {
   pthread_t threads[ASKERS];
   int n = 0, missing = 0;
-  collect_round x = {.p = p, .deadline_ns = hk_now_ns() + ASK_NS, .settings = hk_settings_now()};
+  collect_round x = {
+      .p = p, .deadline_ns = hk_now_ns() + patience->others_ns, .settings = hk_settings_now(), .patience = patience};
   for (int i = 0; i < p->ncomms; i++)
     for (int r = 0; r < p->comms[i].nranks; r++) missing += !p->comms[i].ranks[r].here;
   while (n < missing && n < ASKERS && !hk_thread_start(&threads[n], 0, collect_ask, &x)) n++;
@@ -209,11 +210,12 @@ static void collect_judge(hk_ps_comm *c, unsigned late_ms) {
   }
 }
 
-hk_status hk_ps_collect(hk_ps *out, unsigned late_ms) {
+hk_status hk_ps_collect(hk_ps *out, unsigned late_ms, const hk_ps_patience *p) {
+  if (!p) p = &collect_patience;
   *out = (hk_ps){.ncomms = 0};
-  HK_OR_RETURN(hk_status_list(&out->processes, &out->nprocesses, LIST_NS));
+  HK_OR_RETURN(hk_status_list(&out->processes, &out->nprocesses, p->process_ns, p->stop));
   HK_OR_RETURN(collect_take_answers(out));
-  collect_ask_others(out);
+  collect_ask_others(out, p);
   for (int i = 0; i < out->ncomms; i++) collect_judge(&out->comms[i], late_ms);
   return HK_OK;
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The communicators whose ranks run on this host, with all of their ranks; and which rank keeps the others waiting. */
 #pragma once
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include "../boot/status.h"
@@ -33,6 +34,13 @@ typedef struct hk_ps {
   int nprocesses, refused, silent; /* of these: of other users; without an answer */
 } hk_ps;
 
-/* `late_ms`: a wait from this length on is reported. Takes about two seconds at most. */
-hk_status hk_ps_collect(hk_ps *out, unsigned late_ms);
+/* How long it waits for answers. */
+typedef struct hk_ps_patience {
+  uint64_t process_ns;         /* for a process of this host */
+  uint64_t others_ns, rank_ns; /* for all ranks of other processes; for one of them */
+  _Atomic(int) *stop;          /* not 0 (an hk_status): it ends at once; NULL: nothing ends it */
+} hk_ps_patience;
+
+/* `late_ms`: a wait from this length on is reported. `p`: NULL for a patience of about two seconds in all. */
+hk_status hk_ps_collect(hk_ps *out, unsigned late_ms, const hk_ps_patience *p);
 void hk_ps_free(hk_ps *p);

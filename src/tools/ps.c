@@ -139,7 +139,7 @@ static void ps_print_json(const hk_ps *p, const options *o) {
 static int ps_once(const options *o) {
   hk_ps p;
   int shown = 0, code = HK_EXIT_OK;
-  const hk_status rc = hk_ps_collect(&p, (unsigned)o->late_ms);
+  const hk_status rc = hk_ps_collect(&p, (unsigned)o->late_ms, NULL);
   if (o->watch > 0 && !o->json) fputs("\033[H\033[2J", stdout); /* home, clear */
   for (int i = 0; i < p.ncomms && rc == HK_OK; i++) {
     if (!ps_is_wanted(&p.comms[i], o)) continue;

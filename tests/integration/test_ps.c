@@ -20,7 +20,7 @@ static const hk_ps_comm *verdict(ncclComm_t c, hk_ps *p) {
   hk_waiter w;
   hk_wait_begin(&w, &env);
   for (int k = 0; k < TRIES; k++) {
-    if (hk_ps_collect(p, LATE_MS) != HK_OK) return NULL;
+    if (hk_ps_collect(p, LATE_MS, NULL) != HK_OK) return NULL;
     for (int i = 0; i < p->ncomms; i++)
       if (p->comms[i].id == id && p->comms[i].verdict[0]) return &p->comms[i];
     hk_ps_free(p);
@@ -89,7 +89,7 @@ static int unseen(ncclComm_t c, int rank, int nranks, void *arg) {
   hk_ps p;
   int bad = 0;
   (void)rank, (void)nranks, (void)arg;
-  bad += RANK_IS(hk_ps_collect(&p, LATE_MS) == HK_OK);
+  bad += RANK_IS(hk_ps_collect(&p, LATE_MS, NULL) == HK_OK);
   for (int i = 0; i < p.ncomms; i++) bad += RANK_IS(p.comms[i].id != hk_bootstrap_comm_id(c->bootstrap));
   hk_ps_free(&p);
   return bad;
