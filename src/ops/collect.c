@@ -12,6 +12,7 @@
 #include "../base/thread.h"
 #include "../base/wait.h"
 #include "../boot/inquiry.h"
+#include "../program/operation.h"
 
 enum { ASKERS = 32, NAMED = 8 /* ranks in a verdict */ };
 static const hk_ps_patience collect_patience = {
@@ -224,4 +225,30 @@ void hk_ps_free(hk_ps *p) {
   for (int i = 0; i < p->ncomms; i++) free(p->comms[i].ranks);
   free(p->comms);
   hk_status_list_free(p->processes, p->nprocesses);
+}
+
+/* ---- in words ---- */
+
+const char *hk_ps_state(const hk_ps_rank *r) {
+  static const char *const words[] = {[HK_PRESENCE_ANSWERS] = "runs",
+                                      [HK_PRESENCE_STOPPED] = "does not answer",
+                                      [HK_PRESENCE_LEFT] = "has left",
+                                      [HK_PRESENCE_GONE] = "is gone",
+                                      [HK_PRESENCE_UNREACHABLE] = "cannot be reached",
+                                      [HK_PRESENCE_UNKNOWN] = "was not asked"};
+  return r->joins ? "has not joined yet" : words[r->presence];
+}
+
+const char *hk_ps_does(const hk_ps_rank *r, char *text, size_t bytes) {
+  static const char *const phases[HK_PHASE_COUNT] = {
+      [HK_PHASE_IDLE] = "outside of calls", [HK_PHASE_INIT] = "init",        [HK_PHASE_SPLIT] = "ncclCommSplit",
+      [HK_PHASE_SHRINK] = "ncclCommShrink", [HK_PHASE_OPERATION] = "",       [HK_PHASE_FINALIZE] = "ncclCommFinalize",
+      [HK_PHASE_DESTROY] = "destroy",       [HK_PHASE_GROW] = "ncclCommGrow"};
+  const hk_activity *a = &r->activity;
+  const hk_operation o = {
+      .count = a->count, .root = a->root, .coll = a->coll, .p2p = a->p2p, .dtype = a->dtype, .redop = a->redop};
+  if (r->presence != HK_PRESENCE_ANSWERS || r->joins) return hk_ps_state(r);
+  if (a->phase < HK_PHASE_COUNT && a->phase != HK_PHASE_OPERATION) return phases[a->phase];
+  hk_operation_describe(&o, text, bytes);
+  return text;
 }

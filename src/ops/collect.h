@@ -44,3 +44,6 @@ typedef struct hk_ps_patience {
 /* `late_ms`: a wait from this length on is reported. `p`: NULL for a patience of about two seconds in all. */
 hk_status hk_ps_collect(hk_ps *out, unsigned late_ms, const hk_ps_patience *p);
 void hk_ps_free(hk_ps *p);
+const char *hk_ps_state(const hk_ps_rank *r); /* "runs", "does not answer", "has not joined yet", ... */
+/* The call of a rank that answers, "AllReduce(1 x float, sum)" or "outside of calls"; else its state. */
+const char *hk_ps_does(const hk_ps_rank *r, char *text, size_t bytes);

@@ -6,7 +6,6 @@
 #include "../base/json.h"
 #include "../base/wait.h"
 #include "../ops/collect.h"
-#include "../program/operation.h"
 #include "tools.h"
 
 typedef struct options {
@@ -15,26 +14,6 @@ typedef struct options {
   double watch;
   bool all, json;
 } options;
-
-static const char *const presences[] = {[HK_PRESENCE_ANSWERS] = "runs",
-                                        [HK_PRESENCE_STOPPED] = "does not answer",
-                                        [HK_PRESENCE_LEFT] = "has left",
-                                        [HK_PRESENCE_GONE] = "is gone",
-                                        [HK_PRESENCE_UNREACHABLE] = "cannot be reached",
-                                        [HK_PRESENCE_UNKNOWN] = "was not asked"};
-
-static const char *const phases[HK_PHASE_COUNT] = {
-    [HK_PHASE_IDLE] = "outside of calls", [HK_PHASE_INIT] = "init",        [HK_PHASE_SPLIT] = "ncclCommSplit",
-    [HK_PHASE_SHRINK] = "ncclCommShrink", [HK_PHASE_OPERATION] = "",       [HK_PHASE_FINALIZE] = "ncclCommFinalize",
-    [HK_PHASE_DESTROY] = "destroy",       [HK_PHASE_GROW] = "ncclCommGrow"};
-
-static const char *ps_operation(const hk_activity *a, char *text, size_t bytes) {
-  const hk_operation o = {
-      .count = a->count, .root = a->root, .coll = a->coll, .p2p = a->p2p, .dtype = a->dtype, .redop = a->redop};
-  if (a->phase < HK_PHASE_COUNT && a->phase != HK_PHASE_OPERATION) return phases[a->phase];
-  hk_operation_describe(&o, text, bytes);
-  return text;
-}
 
 static bool ps_is_wanted(const hk_ps_comm *c, const options *o) {
   return !o->comm || c->id == strtoull(o->comm, NULL, 16) || !strcmp(c->name, o->comm);
@@ -64,10 +43,7 @@ static void ps_print_ranks(const hk_ps_comm *c, bool all) {
     hk_table_cell(t, s, "%d", r);
     hk_table_cell(t, s, "%s", x->host);
     hk_table_cell(t, s, "%s", pid);
-    hk_table_cell(t, s, "%s",
-                  answers    ? ps_operation(a, text, sizeof text)
-                  : x->joins ? "has not joined yet"
-                             : presences[x->presence]);
+    hk_table_cell(t, s, "%s", hk_ps_does(x, text, sizeof text));
     hk_table_cell(t, s, "%s", number);
     hk_table_cell(t, s, "%s", time);
     hk_table_cell(t, s, "%s", peer);
@@ -95,9 +71,9 @@ static void ps_json_rank(hk_json *w, int rank, const hk_ps_rank *x) {
   hk_json_put_integer(w, "rank", rank);
   if (x->host[0]) hk_json_put_text(w, "host", x->host);
   if (x->pid) hk_json_put_integer(w, "pid", x->pid);
-  hk_json_put_text(w, "state", x->joins ? "has not joined yet" : presences[x->presence]);
+  hk_json_put_text(w, "state", hk_ps_state(x));
   if (x->presence == HK_PRESENCE_ANSWERS && !x->joins) {
-    hk_json_put_text(w, "does", ps_operation(a, text, sizeof text));
+    hk_json_put_text(w, "does", hk_ps_does(x, text, sizeof text));
     hk_json_put_boolean(w, "in_operation", a->phase == HK_PHASE_OPERATION);
     hk_json_put_integer(w, "operation", (long long)a->sequence);
     if (a->phase_ms) hk_json_put_integer(w, "for_ms", (long long)a->phase_ms);
