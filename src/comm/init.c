@@ -10,6 +10,7 @@
 #include "../core/comm.h"
 #include "../failure/precedence.h"
 #include "../failure/watch.h"
+#include "../ops/ras.h"
 #include "../rma/rma.h"
 #include "../run/choose.h"
 #include "../run/profiler.h"
@@ -64,6 +65,8 @@ hk_status hk_comm_init(ncclComm_t c, const hk_init *how) {
                             .report = hk_watch_report,
                             .arg = c};
   if (c->rank == 0) hk_param_report_names(true);
+  c->watched = true; /* before the ranks meet: a rank that does not come is in the report, too */
+  hk_ras_hold(c->settings);
   hk_children_watch_begin(&watch, c, how); /* first: members learn of a failure from here on */
   if (c->lender)
     c->service = hk_service_share(c->lender->service);
@@ -121,6 +124,7 @@ void hk_comm_destroy(ncclComm_t c) {
   /* Before the bootstrap, which owns the communicator's name; after the networks, which report events to it. */
   hk_profiler_free(c);
   if (c->bootstrap) hk_bootstrap_leave(c->bootstrap);
+  if (c->watched) hk_ras_release();
   if (c->service) hk_service_free(c->service);
   hk_plans_free(c);
   if (c->backend->detach) c->backend->detach(c);

@@ -124,6 +124,7 @@ struct ncclComm {
   int rank, nranks, device;
   unsigned forks;                     /* hk_forks when it was made */
   uint8_t redop_flags;                /* ORed into the operators of its reductions: HK_REDOP_INVARIANT or 0 */
+  bool watched;                       /* it holds the RAS server (ops/ras.h) */
   const struct hk_settings *settings; /* the parameters, as they were when it was made */
   hk_comm_options options;
   hk_health health;

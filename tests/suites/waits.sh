@@ -21,6 +21,7 @@ src/comm/tasks.c: pthread_join(          what all ranks do together: the same
 src/failure/watch.c: pthread_join(         an inquiry: its questions take seconds at most
 src/boot/lost.c: pthread_join(     a question to a listener: it has a deadline of 0.7 s
 src/ops/collect.c: pthread_join(   questions to listeners: together they have a deadline of 1.2 s
+src/ops/ras.c: pthread_join(       after `stop`, at which all of the thread's waits look
 src/transport/net/ib/ib_control.c: pthread_join(   after `stop`, at which the thread looks, as its dialling does
 src/transport/relay_server.c: pthread_join(    after `stop`, at which the thread's loop and its dialling look
 src/gpu/proxy.c: pthread_join(     after `stop`, at which the proxy's loop looks, and 2 s at most for its last packets
