@@ -50,7 +50,7 @@ static void each(const char *folder, void (*see)(const char *name, list *l), lis
 }
 
 static bool emulates; /* this process has the emulated driver, which keeps memory and threads as CUDA's does */
-static bool listens;  /* for ids that no rank has used: the listener keeps one descriptor of each of its kinds */
+static bool listens;  /* for ids that no rank has used: the listener keeps these descriptors */
 
 /* Memory of ncclMemAlloc: signals of the last communicators that are gone stay, because peers may still write there. */
 static bool may_stay(const char *name) {
@@ -60,7 +60,8 @@ static bool may_stay(const char *name) {
 static struct {
   const char *name;
   bool seen;
-} of_listener[] = {{"socket:", 0}, {"anon_inode:[eventpoll]", 0}, {"anon_inode:[eventfd]", 0}, {"/dev/null", 0}};
+} of_listener[] = {
+    {"socket:", 0}, {"socket:", 0}, {"anon_inode:[eventpoll]", 0}, {"anon_inode:[eventfd]", 0}, {"/dev/null", 0}};
 
 static void see_driver(const char *name, list *l) {
   char path[64], to[200] = "";
