@@ -59,7 +59,7 @@ PERF_OBJ := $(PERF_SRC:%.c=$(BUILD)/%.o) $(BUILD)/src/base/json.o
 PERF_NAMES := $(shell sed -n 's/^ *OPERATION.\([a-z_]*\), ".*/\1_perf/p' src/perf/operations.c)
 PERF_BIN := $(BUILD)/bin/hocket-perf $(PERF_NAMES:%=$(BUILD)/bin/%)
 TOOL_OBJ := $(TOOL_SRC:%.c=$(BUILD)/%.o)
-TOOL := $(if $(TOOL_SRC),$(BUILD)/bin/hocket)
+TOOL := $(if $(TOOL_SRC),$(BUILD)/bin/hocket $(BUILD)/bin/ncclras)
 EXAMPLE_BIN := $(EXAMPLE_SRC:examples/%.c=$(BUILD)/examples/%)
 
 SO := $(BUILD)/lib/libnccl.so.2
@@ -157,6 +157,10 @@ $(PERF_NAMES:%=$(BUILD)/bin/%): $(BUILD)/bin/hocket-perf
 $(BUILD)/bin/hocket: $(TOOL_OBJ) $(LIBA) $(BUILD)/files
 	@mkdir -p $(@D)
 	$(call say,LINK,$@)$(CC) -o $@ $(TOOL_OBJ) $(LIBA) $(HK_LDFLAGS) $(LDFLAGS) -lm
+
+# For tools that call NCCL's client of its RAS protocol.
+$(BUILD)/bin/ncclras: $(BUILD)/bin/hocket
+	@ln -sfn hocket $@
 
 $(BUILD)/examples/%: $(BUILD)/examples/%.o $(SO)
 	@mkdir -p $(@D)

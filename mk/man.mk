@@ -8,7 +8,7 @@ MAN := $(BUILD)/man/man7/hocket-parameters.7 $(if $(PERF_BIN),$(if $(SAN),,$(BUI
 MAN_SRC := $(wildcard man/*.[1-8])
 # What `hocket` writes about itself: a page for each command.
 TOOL_NAMES := $(shell sed -n 's/^HK_TOOL(\(.*\))/\1/p' src/tools/commands.def)
-MAN += $(if $(SAN),,$(BUILD)/man/man1/hocket.1 $(TOOL_NAMES:%=$(BUILD)/man/man1/hocket-%.1))
+MAN += $(if $(SAN),,$(BUILD)/man/man1/hocket.1 $(TOOL_NAMES:%=$(BUILD)/man/man1/hocket-%.1) $(BUILD)/man/man1/ncclras.1)
 
 man: $(MAN)
 	@:
@@ -29,6 +29,8 @@ $(BUILD)/man/man1/hocket.1: $(BUILD)/bin/hocket
 $(TOOL_NAMES:%=$(BUILD)/man/man1/hocket-%.1): $(BUILD)/man/man1/hocket-%.1: $(BUILD)/bin/hocket
 	@mkdir -p $(@D)
 	$(call say,GEN,$@)$< help --man $* > $@
+$(BUILD)/man/man1/ncclras.1:
+	@mkdir -p $(@D); echo '.so man1/hocket-ras.1' > $@
 $(BUILD)/man/man1/%_perf.1:
 	@mkdir -p $(@D); echo '.so man1/hocket-perf.1' > $@
 docs: $(BUILD)/params-doc tool ## regenerate docs/parameters.md, and what `hocket` prints in the pages

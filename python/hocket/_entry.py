@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The programs of the wheel as commands: `hocket` and the *_perf binaries."""
+"""The programs of the wheel as commands: `hocket`, which is `ncclras`, too, and the *_perf binaries."""
 from __future__ import annotations
 
 import os
@@ -10,8 +10,8 @@ _BINARIES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "bin")
 
 
 def start(name: str, arguments: list[str]) -> NoReturn:
-    """Becomes a program of the wheel. The *_perf programs are one, which goes by its name."""
-    path = os.path.join(_BINARIES, "hocket-perf" if name.endswith("_perf") else name)
+    """Becomes a program of the wheel, which goes by its name: the *_perf programs are one, hocket and ncclras another."""
+    path = os.path.join(_BINARIES, "hocket-perf" if name.endswith("_perf") else "hocket")
     os.execv(path, [name, *arguments])
 
 

@@ -12,6 +12,12 @@ static const char codes_trouble[] = "2: wrong usage, or input that cannot be rea
 
 /* ---- --help ---- */
 
+bool hk_help_has_letter(const hk_tool_option *rows) {
+  for (; rows && rows->name; rows++)
+    if (rows->letter == 'h') return false;
+  return true;
+}
+
 void hk_help_all(FILE *to) {
   fputs("Usage: hocket COMMAND [OPTIONS] ...\n\n", to);
   hk_tool_wrap(to, 0, purpose);
@@ -76,7 +82,7 @@ static void help_options(const hk_tool *t, FILE *to) {
     hk_table_cell(table, HK_STYLE_PLAIN, "%s", right);
     free(right);
   }
-  hk_table_row(table, HK_STYLE_PLAIN, "-h, --help\tprint this");
+  hk_table_row(table, HK_STYLE_PLAIN, "%s\tprint this", hk_help_has_letter(t->options) ? "-h, --help" : "    --help");
   hk_table_print(table, 2, to);
 }
 
@@ -204,7 +210,9 @@ static void help_man_options(const hk_tool *t, FILE *to) {
     free(right);
     fputc('\n', to);
   }
-  fputs(".TP\n\\fB\\-h\\fR, \\fB\\-\\-help\\fR\nPrint what this page says, shorter.\n", to);
+  fputs(".TP\n", to);
+  if (hk_help_has_letter(t->options)) fputs("\\fB\\-h\\fR, ", to);
+  fputs("\\fB\\-\\-help\\fR\nPrint what this page says, shorter.\n", to);
 }
 
 /* "1": what the command found. */

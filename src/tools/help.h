@@ -12,3 +12,5 @@ void hk_man_one(const hk_tool *t, FILE *to);
 /* Fills the options, takes them out of argv, runs the command and returns its exit code. argv[0] is the command's
  * name. */
 int hk_tool_start(const hk_tool *t, int argc, char **argv);
+/* -h means --help, unless an option of the command has that letter. */
+bool hk_help_has_letter(const hk_tool_option *rows);

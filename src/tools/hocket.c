@@ -54,18 +54,28 @@ static int hocket_help(int argc, char **argv) {
   return HK_EXIT_OK;
 }
 
+static int hocket_version(void) {
+  printf("hocket %d.%d.%d (NCCL %d.%d.%d)\n", HOCKET_MAJOR, HOCKET_MINOR, HOCKET_PATCH, NCCL_MAJOR, NCCL_MINOR,
+         NCCL_PATCH);
+  return HK_EXIT_OK;
+}
+
+/* The program is installed as ncclras, too: then it is that command. */
+static bool hocket_is_ncclras(const char *path) {
+  const char *slash = strrchr(path, '/');
+  return !strcmp(slash ? slash + 1 : path, "ncclras");
+}
+
 static int hocket_start(int argc, char **argv) {
   const char *name = argc > 1 ? argv[1] : NULL;
+  if (argc && hocket_is_ncclras(argv[0]))
+    return name && !strcmp(name, "--version") ? hocket_version() : hk_tool_start(hk_tool_by_name("ras"), argc, argv);
   if (!name) {
     hk_help_first(stderr);
     return HK_EXIT_TROUBLE;
   }
   if (!strcmp(name, "help") || !strcmp(name, "--help") || !strcmp(name, "-h")) return hocket_help(argc - 1, argv + 1);
-  if (!strcmp(name, "--version") || !strcmp(name, "-V")) {
-    printf("hocket %d.%d.%d (NCCL %d.%d.%d)\n", HOCKET_MAJOR, HOCKET_MINOR, HOCKET_PATCH, NCCL_MAJOR, NCCL_MINOR,
-           NCCL_PATCH);
-    return HK_EXIT_OK;
-  }
+  if (!strcmp(name, "--version") || !strcmp(name, "-V")) return hocket_version();
   const hk_tool *t = hk_tool_by_name(name);
   return t ? hk_tool_start(t, argc - 1, argv + 1) : hocket_unknown(name);
 }

@@ -171,7 +171,7 @@ static int options_count(const hk_tool_option *o) {
 /* getopt's tables, made from the rows, so that there is one list of options. */
 static void options_make_tables(const hk_tool_option *rows, int n, struct option *longs, char *letters) {
   *letters++ = ':';
-  *letters++ = 'h';
+  if (hk_help_has_letter(rows)) *letters++ = 'h';
   for (int i = 0; i < n; i++) {
     bool argument = rows[i].kind != HK_OPTION_FLAG;
     longs[i] = (struct option){rows[i].name, argument ? required_argument : no_argument, NULL, NO_LETTER + i};
@@ -206,7 +206,7 @@ static int options_read_line(const hk_tool *t, int argc, char **argv, void *into
   for (;;) {
     int at = optind, c = getopt_long(argc, argv, letters, longs, NULL);
     if (c == -1) break;
-    if (c == HELP || c == 'h') {
+    if (c == HELP || (c == 'h' && hk_help_has_letter(t->options))) {
       hk_help_one(t, stdout);
       return HK_EXIT_OK;
     }
