@@ -40,6 +40,7 @@ typedef struct ras_client {
   uint64_t born_ns, since_ns; /* since_ns: of its last command, or of the last bytes that it took */
   hk_ras_format how;
   double timeout_s;
+  bool told;    /* it monitors, and has got the events up to now */
   bool greeted; /* it has sent a valid command */
   bool wants;   /* a report */
   bool over;    /* all is said: it is closed when the client has read it */
@@ -315,36 +316,50 @@ static bool ras_is_asked(const ras_server *s, double *patience_s) {
   return wanted || (monitored && hk_ago_ns(hk_now_ns(), s->seen_ns) >= ras_monitor_ns);
 }
 
+/* Gives a client what it waits for. `now`: NULL if the collection failed. True if it waits for more. */
+static bool ras_deliver(ras_client *c, const hk_ps *before, const hk_ps *now, double seconds) {
+  const hk_ps none = {.ncomms = 0}; /* a client that begins to monitor gets what is wrong already */
+  if (c->fd < 0) return false;
+  if (c->wants && now) {
+    ras_answer(c, now, seconds);
+  } else if (c->wants) {
+    c->wants = false;
+    c->over = true;
+    ras_say(c, "ERROR: the process that answers cannot ask others: %s\n", hk_last_error());
+  }
+  if (c->fd < 0 || c->over || !c->how.groups) return false;
+  if (now) ras_notify(c, c->told ? before : &none, now);
+  c->told = true;
+  return true;
+}
+
 static void ras_collect(ras_server *s) {
   double patience_s = 1e-9 * (double)ras_others_ns;
   if (!ras_is_asked(s, &patience_s)) return;
-  const uint64_t begin = hk_now_ns(), others = (uint64_t)(patience_s * 1e9);
-  const hk_ps_patience patience = {
-      .process_ns = ras_process_ns, .others_ns = others, .rank_ns = ras_rank_ns, .stop = &s->stop};
+  const hk_ps_patience patience = {.process_ns = ras_process_ns,
+                                   .others_ns = (uint64_t)(patience_s * 1e9),
+                                   .rank_ns = ras_rank_ns,
+                                   .stop = &s->stop};
+  const uint64_t begin = hk_now_ns();
   hk_ps now;
-  bool monitored = false;
-  const hk_status rc = hk_ps_collect(&now, LATE_MS, &patience);
+  const bool known = hk_ps_collect(&now, LATE_MS, &patience) == HK_OK;
   const double seconds = 1e-9 * (double)(hk_now_ns() - begin);
-  for (int i = 0; i < CLIENTS; i++) {
-    ras_client *c = &s->clients[i];
-    if (c->fd < 0) continue;
-    if (c->wants && rc == HK_OK) ras_answer(c, &now, seconds);
-    if (c->wants) {
-      c->wants = false;
-      c->over = true;
-      ras_say(c, "ERROR: the process that answers cannot ask others: %s\n", hk_last_error());
-    }
-    if (c->fd < 0 || !c->how.groups || c->over) continue;
-    monitored = true;
-    if (rc == HK_OK) ras_notify(c, &s->seen, &now);
+  bool monitored = false;
+  if (atomic_load(&s->stop)) { /* what it did not ask in time would look like trouble */
+    hk_ps_free(&now);
+    return;
+  }
+  for (int i = 0; i < CLIENTS; i++) monitored |= ras_deliver(&s->clients[i], &s->seen, known ? &now : NULL, seconds);
+  s->seen_ns = monitored ? hk_now_ns() : 0;
+  if (monitored && !known) { /* the next one is compared with the last that succeeded */
+    hk_ps_free(&now);
+    return;
   }
   hk_ps_free(&s->seen);
+  s->seen = now;
+  if (monitored) return;
+  hk_ps_free(&s->seen);
   s->seen = (hk_ps){.ncomms = 0};
-  s->seen_ns = monitored ? hk_now_ns() : 0;
-  if (monitored && rc == HK_OK)
-    s->seen = now;
-  else
-    hk_ps_free(&now);
 }
 
 /* ---- the thread ---- */

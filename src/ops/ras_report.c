@@ -243,7 +243,7 @@ static void ras_report_event(FILE *f, bool json, const char *group, const char *
   ras_report_time(now, sizeof now);
   if (!json) {
     fprintf(f, "[%s] %s: ", now, event);
-    if (peer) fprintf(f, "Process %d on node %s ", peer->pid ? peer->pid : -1, peer->host);
+    if (peer) fprintf(f, "Process %d on node %s, ", peer->pid ? peer->pid : -1, peer->host);
     fprintf(f, "%s\n", details);
     return;
   }

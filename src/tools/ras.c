@@ -121,7 +121,8 @@ static int ras_run(void *into, int nargs, char **args) {
 }
 
 static const hk_tool_option rows[] = {
-    HK_ROW_WORD(format, "format", "FORMAT", "what the report is", .letter = 'f', .def = "text", .words = ras_format_word),
+    HK_ROW_WORD(format, "format", "FORMAT", "what the report is", .letter = 'f', .def = "text",
+                .words = ras_format_word),
     HK_ROW_TEXT(host, "host", "HOST", "the service's host; by default NCCL_RAS_ADDR's, else localhost", .letter = 'h'),
     HK_ROW_INT(port, "port", "PORT", "its port; by default NCCL_RAS_ADDR's, else 28028", .letter = 'p', .low = 1,
                .high = 65535),

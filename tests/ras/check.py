@@ -1,0 +1,228 @@
+# SPDX-License-Identifier: Apache-2.0
+"""check.py NCCLRAS FOLDER: clients of the RAS service of a job of four processes, good and bad ones."""
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+NCCLRAS, FOLDER = sys.argv[1:]
+RANKS, PATIENCE_S = 4, 20.0
+COUNTS = {"AllReduce", "Broadcast", "Reduce", "AllGather", "ReduceScatter"}
+wrong = 0
+
+
+def check(fine: bool, what: str) -> None:
+    global wrong
+    if not fine:
+        wrong += 1
+        print(f"FAIL: {what}", flush=True)
+
+
+def free_port() -> int:
+    while True:
+        port = random.randrange(10000, 20000)
+        with socket.socket() as s:
+            try:
+                s.bind(("127.0.0.1", port))
+                return port
+            except OSError:
+                continue
+
+
+port = free_port()
+address = ("127.0.0.1", port)
+
+
+def connect() -> socket.socket:
+    return socket.create_connection(address, timeout=5)
+
+
+def read_all(s: socket.socket) -> bytes:
+    data = b""
+    while chunk := s.recv(65536):
+        data += chunk
+    return data
+
+
+def say(text: bytes, end: bool = False) -> bytes:
+    """All that the service answers."""
+    with connect() as s:
+        s.sendall(text)
+        if end:
+            s.shutdown(socket.SHUT_WR)
+        return read_all(s)
+
+
+def report() -> dict:
+    return json.loads(say(b"SET FORMAT json\nSTATUS\n").split(b"\n", 1)[1])
+
+
+def communicator(seen: dict) -> dict:
+    return next(c for c in seen["communicators"] if c["hash"] == hash_of_job)
+
+
+def counts(c: dict) -> dict:
+    return {r["rank"]: r["collective_counts"] for r in c["ranks"]}
+
+
+def until(what: str, test) -> None:
+    end = time.monotonic() + PATIENCE_S
+    while time.monotonic() < end:
+        if test():
+            return
+        time.sleep(0.1)
+    check(False, f"never: {what}")
+
+
+def touch(name: str) -> None:
+    open(os.path.join(FOLDER, name), "w").close()
+
+
+def server_of(pids: list) -> int:
+    """The process that has the listening socket."""
+    with open("/proc/net/tcp") as f:
+        inode = next(w[9] for w in map(str.split, f) if w[1].endswith(f":{port:04X}") and w[3] == "0A")
+    for pid in pids:
+        for fd in os.listdir(f"/proc/{pid}/fd"):
+            try:
+                if os.readlink(f"/proc/{pid}/fd/{fd}") == f"socket:[{inode}]":
+                    return pid
+            except OSError:
+                continue
+    raise LookupError("no process of the job listens")
+
+
+def client(*options: str) -> subprocess.CompletedProcess:
+    return subprocess.run([NCCLRAS, "-h", "127.0.0.1", "-p", str(port), *options], capture_output=True, text=True,
+                          timeout=20, check=False)
+
+
+def start(**variables: str) -> subprocess.Popen:
+    for name in os.listdir(FOLDER):
+        os.remove(os.path.join(FOLDER, name))
+    environment = {**os.environ, "NCCL_RAS_ADDR": f"localhost:{port}", **variables}
+    rank = os.path.join(os.path.dirname(os.path.abspath(__file__)), "rank.py")
+    job = subprocess.Popen([sys.executable, "-m", "hocket.run", "-n", str(RANKS), rank, FOLDER], env=environment,
+                           stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    until("the job's first operation", lambda: os.path.exists(os.path.join(FOLDER, "ready")))
+    return job
+
+
+# ---- NCCL_RAS_ENABLE=0 ----
+job = start(NCCL_RAS_ENABLE="0")
+with socket.socket() as s:
+    check(s.connect_ex(address) != 0, "with NCCL_RAS_ENABLE=0 nothing listens")
+touch("end")
+check(job.wait(30) == 0, "the job without a service ends right")
+
+# ---- a good client ----
+job = start()
+seen = report()
+mine = [c for c in seen["communicators"] if c["size"] == RANKS and c["ranks"] and
+        all(os.path.exists(f"/proc/{r['pid']}/environ") and
+            f"NCCL_RAS_ADDR=localhost:{port}".encode() in open(f"/proc/{r['pid']}/environ", "rb").read() for r in c["ranks"])]
+check(len(mine) == 1, "the job has one communicator in the report")
+hash_of_job = mine[0]["hash"]
+pids = [r["pid"] for r in mine[0]["ranks"]]
+check(set(seen) >= {"nccl_version", "cuda_runtime_version", "cuda_driver_version", "timestamp", "communicators_count", "ras"},
+      f"keys of a report: {list(seen)}")
+check(set(mine[0]) >= {"hash", "secondary_hash", "size", "ranks_count", "missing_ranks_count", "ranks", "missing_ranks"},
+      f"keys of a communicator: {list(mine[0])}")
+first = mine[0]["ranks"][0]
+check(set(first) >= {"rank", "host", "pid", "cuda_dev", "nvml_dev", "status", "collective_counts", "operation"},
+      f"keys of a rank: {list(first)}")
+check(first["status"] == {"init_state": 0, "async_error": 0, "finalize_called": False, "destroy_flag": False,
+                          "abort_flag": False}, f"state of a rank: {first['status']}")
+check(set(first["collective_counts"]) >= COUNTS, f"collectives: {first['collective_counts']}")
+check(mine[0]["ranks_count"] == RANKS and not mine[0]["missing_ranks"], "no rank is missing")
+check(seen["ras"]["timeouts_count"] == 0 or len(seen["communicators"]) > 1, f"no time-outs: {seen['ras']}")
+before = counts(mine[0])
+until("counts of all ranks grow under the same hash",
+      lambda: all(counts(communicator(report()))[r]["AllReduce"] > before[r]["AllReduce"] for r in range(RANKS)))
+text = say(b"client protocol 2\r\ntimeout 3.5\r\nverbose status\r\n").decode()
+check(text.startswith("SERVER PROTOCOL 2\nOK\nNCCL version ") and hash_of_job[2:] in text and "Rank 3 -- process" in text,
+      f"a text: {text}")
+check(b"Communicators" in say(b"status\n", end=True), "a client that has shut down its side gets its report")
+said = say(b"hello\nSET FORMAT xml\nTIMEOUT -1\nTIMEOUT x\nMONITOR nothing\nSET FORMAT text\nSTATUS\n").split(b"\n")
+check([line[:6] for line in said[:5]] == [b"ERROR:"] * 5 and said[5] == b"OK", f"wrong commands: {said[:6]}")
+done = client("-f", "json", "-t", "8")
+check(done.returncode == 0 and json.loads(done.stdout)["communicators_count"] >= 1, f"ncclras -f json: {done}")
+done = client("-v")
+check(done.returncode == 0 and "Rank 0 -- process" in done.stdout, f"ncclras -v: {done}")
+done = subprocess.run([NCCLRAS, "-p", str(free_port())], capture_output=True, text=True, check=False)
+check(done.returncode == 2 and "no RAS service" in done.stderr, f"ncclras without a service: {done}")
+
+# ---- bad clients ----
+progress = counts(communicator(report()))
+for garbage in (b"\0" * 4096, os.urandom(100000), b"x" * 5000 + b"\n", b"\n" * 1000, b"STATUS" * 100, b"TIMEOUT " + b"9" * 200):
+    try:
+        say(garbage, end=True)
+    except OSError:
+        pass
+check(b"ERROR" in say(b"y" * 300), "a line that is too long")
+deaf = [connect() for _ in range(4)]
+for s in deaf:
+    s.sendall(b"SET FORMAT json\nVERBOSE STATUS\n")
+idle = [socket.socket() for _ in range(200)]
+for s in idle:
+    s.setblocking(False)
+    s.connect_ex(address)
+begin = time.monotonic()
+check(communicator(report())["ranks_count"] == RANKS, "a report beside 200 idle connections")
+took = time.monotonic() - begin
+check(took < 5, f"200 idle connections: {took:.1f} s until a report")
+for s in idle + deaf:
+    s.close()
+with connect() as quiet:
+    begin = time.monotonic()
+    quiet.settimeout(10)
+    check(quiet.recv(1) == b"" and 3 < time.monotonic() - begin < 8, "an idle connection is closed after five seconds")
+until("the job goes on beside bad clients",
+      lambda: all(counts(communicator(report()))[r]["AllReduce"] > progress[r]["AllReduce"] for r in range(RANKS)))
+
+# ---- a rank that is late: all run, their counts differ and stay ----
+touch("pause")
+until("a verdict on the late rank", lambda: (communicator(report())["verdict"] or "").startswith("rank 1 runs outside"))
+c = communicator(report())
+check(sorted(counts(c)) == list(range(RANKS)), "all ranks are in the report")
+check(counts(c)[1]["Broadcast"] < counts(c)[0]["Broadcast"], f"the late rank's counts: {counts(c)}")
+check(all(r["waits_for"] >= 0 and r["for_ms"] > 0 for r in c["ranks"] if r["rank"] == 0), "a rank that waits")
+os.remove(os.path.join(FOLDER, "pause"))
+until("it goes on", lambda: not communicator(report())["verdict"])
+
+# ---- a rank that is stopped, then killed ----
+victim = next(r for r in range(RANKS) if pids[r] != server_of(pids))
+monitor = subprocess.Popen([NCCLRAS, "-h", "127.0.0.1", "-p", str(port), "-f", "json", "-m", "all"],
+                           stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+monitor.stderr.readline()
+os.kill(pids[victim], signal.SIGSTOP)
+until("the stopped rank is unresponsive",
+      lambda: [(m["rank"], m["status"]) for m in communicator(report())["missing_ranks"]] ==
+      [(victim, {"unresponsive": True, "considered_dead": False})])
+begin = time.monotonic()
+report()
+check(time.monotonic() - begin < 1, "a report beside a stopped rank takes less than a second")
+time.sleep(1.2)
+os.kill(pids[victim], signal.SIGCONT)
+until("it is back", lambda: not communicator(report())["missing_ranks"])
+time.sleep(1.2)
+os.kill(pids[victim], signal.SIGKILL)
+until("the killed rank is dead",
+      lambda: [(m["rank"], m["status"]) for m in communicator(report())["missing_ranks"]] ==
+      [(victim, {"unresponsive": True, "considered_dead": True})])
+until("the others have an error", lambda: all(r["status"]["async_error"] for r in communicator(report())["ranks"]))
+time.sleep(1.2)
+touch("end")
+job.wait(30)
+events, errors = monitor.communicate(timeout=30)
+mine = [e for e in map(json.loads, events.splitlines()) if e.get("peer", {}).get("pid") == pids[victim]]
+check([e["event"] for e in mine] == ["PEER_UNRESPONSIVE", "PEER_RECOVERED", "PEER_DEAD"], f"events: {events}{errors}")
+with socket.socket() as s:
+    check(s.connect_ex(address) != 0, "after the job nothing listens")
+sys.exit(wrong != 0)
