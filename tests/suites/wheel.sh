@@ -40,6 +40,8 @@ run python -c 'from hocket.program import Program, chunk
 with Program("AllReduce", "pair", ranks=2, chunks=1) as pair: chunk(0, "input").reduce(chunk(1, "input")).copy(1)
 print(pair.check())'
 says 'proved'
+run ncclras --version
+says '^hocket '
 run python -m hocket topo --machine 8xh100:nvswitch4
 says 'GPU7'
 run all_reduce_perf --procs 2 -b 8 -e 8
