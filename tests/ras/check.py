@@ -137,10 +137,10 @@ mine = [c for c in seen["communicators"] if c["ranks"] and all(is_of_job(r["pid"
 check(len(mine) == 1, "the job has one communicator in the report")
 hash_of_job = mine[0]["hash"]
 pids = [r["pid"] for r in mine[0]["ranks"]]
-check(set(seen) >= {"nccl_version", "cuda_runtime_version", "cuda_driver_version", "timestamp", "communicators_count", "ras"},
-      f"keys of a report: {list(seen)}")
-check(set(mine[0]) >= {"hash", "secondary_hash", "size", "ranks_count", "missing_ranks_count", "ranks", "missing_ranks"},
-      f"keys of a communicator: {list(mine[0])}")
+check(set(seen) >= {"nccl_version", "cuda_runtime_version", "cuda_driver_version", "timestamp", "communicators_count",
+                    "ras"}, f"keys of a report: {list(seen)}")
+check(set(mine[0]) >= {"hash", "secondary_hash", "size", "ranks_count", "missing_ranks_count", "ranks",
+                       "missing_ranks"}, f"keys of a communicator: {list(mine[0])}")
 first = mine[0]["ranks"][0]
 check(set(first) >= {"rank", "host", "pid", "cuda_dev", "nvml_dev", "status", "collective_counts", "operation"},
       f"keys of a rank: {list(first)}")
@@ -153,8 +153,8 @@ before = counts(mine[0])
 until("counts of all ranks grow under the same hash",
       lambda: all(counts(communicator(report()))[r]["AllReduce"] > before[r]["AllReduce"] for r in range(RANKS)))
 text = say(b"client protocol 2\r\ntimeout 3.5\r\nverbose status\r\n").decode()
-check(text.startswith("SERVER PROTOCOL 2\nOK\nNCCL version ") and hash_of_job[2:] in text and "Rank 3 -- process" in text,
-      f"a text: {text}")
+check(text.startswith("SERVER PROTOCOL 2\nOK\nNCCL version ") and hash_of_job[2:] in text and
+      "Rank 3 -- process" in text, f"a text: {text}")
 check(b"Communicators" in say(b"status\n", end=True), "a client that has shut down its side gets its report")
 said = say(b"hello\nSET FORMAT xml\nTIMEOUT -1\nTIMEOUT x\nMONITOR nothing\nSET FORMAT text\nSTATUS\n").split(b"\n")
 check([line[:6] for line in said[:5]] == [b"ERROR:"] * 5 and said[5] == b"OK", f"wrong commands: {said[:6]}")
@@ -167,7 +167,8 @@ check(done.returncode == 2 and "no RAS service" in done.stderr, f"ncclras withou
 
 # ---- bad clients ----
 progress = counts(communicator(report()))
-for garbage in (b"\0" * 4096, os.urandom(100000), b"x" * 5000 + b"\n", b"\n" * 1000, b"STATUS" * 100, b"TIMEOUT " + b"9" * 200):
+for garbage in (b"\0" * 4096, os.urandom(100000), b"x" * 5000 + b"\n", b"\n" * 1000, b"STATUS" * 100,
+                b"TIMEOUT " + b"9" * 200):
     try:
         say(garbage, end=True)
     except OSError:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""rank.py FOLDER: a rank that runs collectives until FOLDER/end exists. Rank 1 pauses while FOLDER/pause exists. A rank whose
-communicator fails keeps it until the end."""
+"""rank.py FOLDER: a rank that runs collectives until FOLDER/end exists. Rank 1 pauses while FOLDER/pause exists. A rank
+whose communicator fails keeps it until the end."""
 import array
 import os
 import sys
