@@ -19,7 +19,7 @@ hk_status hk_text_read(const char *path, size_t most, char **text, size_t *bytes
     got = fread(t + n, 1, room - n - 1, f);
     n += got;
     if (n > most)
-      HK_GIVE_UP(HK_FAIL(HK_ERR_ARGUMENT, "%s is too large: it has more than %zu KiB", path, most >> 10), out);
+      HK_GIVE_UP(HK_FAIL(HK_ERR_ARGUMENT, "%s is too large: it has more than %zu MiB", path, most >> 20), out);
   } while (got);
   if (ferror(f)) HK_GIVE_UP(HK_FAIL(HK_ERR_ARGUMENT, "%s cannot be read: %s", path, strerror(errno)), out);
   if (memchr(t, 0, n)) HK_GIVE_UP(HK_FAIL(HK_ERR_ARGUMENT, "%s is no text: there is a zero byte in it", path), out);

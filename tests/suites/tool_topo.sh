@@ -79,7 +79,7 @@ else
   refuses "has 8 GPUs, but 4 were named" topo -m "$clouds/ndv4-topo.xml as 4xa100"
   refuses "has 8 NICs, but 4 were named" topo -m "$clouds/ndv4-topo.xml as 8xa100 nic=4x200"
   refuses "has no GPUs of one host" topo -m "$clouds/ndv4-topo.xml as 2xcpu"
-  refuses "cannot open" topo -m "$tmp/none.xml"
+  refuses "cannot be read" topo -m "$tmp/none.xml"
   refuses "--machine 'nodes=2 of $tmp/h100.xml'" plan -f "$tmp/h100.xml" -n 16
   refuses "--machine 'nodes=2 of dgx-h100 switch=4'" plan -m 'nodes=1 of dgx-h100 switch=4' -n 16
   # The same host twice is not two hosts.

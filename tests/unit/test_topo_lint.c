@@ -294,7 +294,7 @@ TEST(damaged_files) {
 TEST(files_that_are_none) {
   hk_topo *t;
   scratch_make();
-  ck_assert_int_eq(hk_topo_read_xml(&t, scratch_path("nothing.xml"), NULL, NULL), HK_ERR_SYSTEM);
+  ck_assert_int_eq(hk_topo_read_xml(&t, scratch_path("nothing.xml"), NULL, NULL), HK_ERR_ARGUMENT);
   ck_assert(strstr(hk_last_error(), "nothing.xml"));
   ck_assert_int_ne(hk_topo_read_xml(&t, scratch_folder, NULL, NULL), HK_OK); /* a folder */
   ck_assert_int_ne(hk_topo_read_xml(&t, "/dev/zero", NULL, NULL), HK_OK);
