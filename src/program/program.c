@@ -113,6 +113,19 @@ static void program_place(hk_program *p, uint32_t *at, size_t *used, const void 
   *used = hk_round_up(*used + bytes, 8);
 }
 
+/* Programs are compared and hashed as bytes. A compiler may leave anything in the bytes of a union that the member
+ * written last does not have. */
+static void program_clear_unused(hk_program *p) {
+  hk_instr *i = (hk_instr *)((char *)p + p->instrs_at), *end = i + p->ninstrs;
+  for (; i < end; i++) {
+    const size_t used = i->op == HK_OP_REPEAT       ? sizeof i->repeat
+                        : i->flags & HK_INSTR_TABLE ? sizeof i->table
+                                                    : ((size_t)i->ndst + i->nsrc) * sizeof(hk_operand);
+    if (used < sizeof i->inline_operands)
+      memset((char *)i->inline_operands + used, 0, sizeof i->inline_operands - used);
+  }
+}
+
 hk_status hk_program_assemble(const hk_program *head, const hk_lane *lanes, const hk_link_need *links,
                               const hk_instr *instrs, const hk_operand *operands, hk_program **out) {
   size_t used = hk_round_up(sizeof *head, 8);
@@ -127,6 +140,7 @@ hk_status hk_program_assemble(const hk_program *head, const hk_lane *lanes, cons
   program_place(p, &p->instrs_at, &used, instrs, head->ninstrs * sizeof *instrs);
   program_place(p, &p->operands_at, &used, operands, head->noperands * sizeof *operands);
   program_place(p, &p->links_at, &used, links, head->nlinks * sizeof *links);
+  program_clear_unused(p);
   p->traits = hk_traits_of(p);
   return HK_OK;
 }
