@@ -61,13 +61,21 @@ says() { # text
   netns_run 1 "$HK_BUILD/bin/hocket" ps --late 500 >"$logs/ps" || true
   grep -q "$1" "$logs/ps" || { cat "$logs/ps"; fail "hocket ps on another host does not say: $1"; }
 }
+# NCCL's RAS there has the other host's counts, and names a rank that it misses. The report takes less than a second.
+ras_says() { # text
+  netns_run 1 timeout 1 "$HK_BUILD/bin/ncclras" -f json >"$logs/ras" || true
+  grep -qE "$1" "$logs/ras" || { cat "$logs/ras"; fail "ncclras on another host does not say: $1"; }
+}
+ras_says '"rank":1,[^}]*},"collective_counts":\{"AllReduce":[1-9]'
 stopped=$(netns_run 2 "$HK_BUILD/bin/hocket" ps --json | sed -n 's/.*"rank":1,"host":"[^"]*","pid":\([0-9]*\).*/\1/p')
 kill -STOP "$stopped"
 says "rank 1 does not answer"
+ras_says '"rank":1,[^}]*"unresponsive":true,"considered_dead":false'
 kill -CONT "$stopped"
 netns_cut 2
 sleep 1
 says "rank 1 cannot be reached"
+ras_says '"rank":1,[^}]*"unresponsive":true,"considered_dead":false'
 netns_mend 2
 sleep 1
 kill -KILL "${netns_pids[1]}"
