@@ -35,6 +35,7 @@ static void init_on_event(void *arg, const hk_event *e) {
     hk_children_heard(c, e);
     return;
   }
+  if (e->kind == HK_EVENT_DEAD) hk_ras_take_over();
   if (e->kind == HK_EVENT_REVOKE && !init_revoked_by(c, e->rank)) return;
   if (e->kind == HK_EVENT_ABORT && e->code) return; /* a consequence of a failure whose event is under way */
   hk_failure_text(e, c->rank, text, sizeof text);

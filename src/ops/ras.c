@@ -424,17 +424,15 @@ static int ras_listen(const hk_addr *a) {
   return -1;
 }
 
-static ras_server *ras_begin(const hk_settings *settings) {
-  hk_addr at;
+static ras_server *ras_begin(const hk_addr *at) {
   char text[HK_ADDR_TEXT];
-  if (!settings->RAS_ENABLE || !settings->STATUS || ras_address(settings, &at) != HK_OK) return NULL;
   ras_server *s = calloc(1, sizeof *s);
   if (!s) return NULL;
   for (int i = 0; i < CLIENTS; i++) s->clients[i].fd = -1;
-  s->fd = ras_listen(&at);
+  s->fd = ras_listen(at);
   if (s->fd < 0) {
     HK_INFO(HK_SUB_INIT | HK_SUB_BOOTSTRAP, "RAS: this process does not answer ncclras at %s (%s)%s",
-            hk_addr_format(&at, text), strerror(errno),
+            hk_addr_format(at, text), strerror(errno),
             errno == EADDRINUSE ? ": another process does, which is most likely of the same job" : "");
     free(s);
     return NULL;
@@ -448,7 +446,7 @@ static ras_server *ras_begin(const hk_settings *settings) {
     free(s);
     return NULL;
   }
-  HK_INFO(HK_SUB_INIT | HK_SUB_BOOTSTRAP, "RAS: this process answers ncclras at %s", hk_addr_format(&at, text));
+  HK_INFO(HK_SUB_INIT | HK_SUB_BOOTSTRAP, "RAS: this process answers ncclras at %s", hk_addr_format(at, text));
   return s;
 }
 
@@ -466,6 +464,8 @@ static void ras_end(ras_server *s) {
 static struct {
   pthread_mutex_t lock;
   unsigned users, forks;
+  bool on;            /* this process may serve */
+  hk_addr at;         /* if it is on: where */
   ras_server *server; /* NULL: another process has the port, or it is off */
 } ras = {.lock = PTHREAD_MUTEX_INITIALIZER};
 HK_FORK_GUARD(ras.lock);
@@ -481,7 +481,17 @@ static void ras_forget_parent(void) {
 void hk_ras_hold(const hk_settings *settings) {
   pthread_mutex_lock(&ras.lock);
   ras_forget_parent();
-  if (ras.users++ == 0) ras.server = ras_begin(settings);
+  if (ras.users++ == 0) {
+    ras.on = settings->RAS_ENABLE && settings->STATUS && ras_address(settings, &ras.at) == HK_OK;
+    if (ras.on) ras.server = ras_begin(&ras.at);
+  }
+  pthread_mutex_unlock(&ras.lock);
+}
+
+void hk_ras_take_over(void) {
+  if (pthread_mutex_trylock(&ras.lock)) return; /* a thread that begins or ends a server may ask a name server */
+  ras_forget_parent();
+  if (ras.users && ras.on && !ras.server) ras.server = ras_begin(&ras.at);
   pthread_mutex_unlock(&ras.lock);
 }
 

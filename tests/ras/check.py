@@ -63,6 +63,13 @@ def report() -> dict:
     return json.loads(say(b"SET FORMAT json\nSTATUS\n").split(b"\n", 1)[1])
 
 
+def answers() -> bool:
+    try:
+        return bool(report()["communicators"])
+    except OSError:
+        return False
+
+
 def communicator(seen: dict) -> dict:
     return next(c for c in seen["communicators"] if c["hash"] == hash_of_job)
 
@@ -233,4 +240,18 @@ mine = [e for e in map(json.loads, events.splitlines()) if e.get("peer", {}).get
 check([e["event"] for e in mine] == ["PEER_UNRESPONSIVE", "PEER_RECOVERED", "PEER_DEAD"], f"events: {events}{errors}")
 with socket.socket() as s:
     check(s.connect_ex(address) != 0, "after the job nothing listens")
+
+# ---- the process that answers is killed: another one takes its place ----
+job = start()
+mine = [c for c in report()["communicators"] if c["ranks"] and all(is_of_job(r["pid"]) for r in c["ranks"])]
+hash_of_job = mine[0]["hash"]
+pids = [r["pid"] for r in mine[0]["ranks"]]
+first = server_of(pids)
+os.kill(first, signal.SIGKILL)
+until("another process answers", answers)
+until("the first one is dead",
+      lambda: [(m["pid"], m["status"]["considered_dead"]) for m in communicator(report())["missing_ranks"]] ==
+      [(first, True)])
+touch("end")
+job.wait(30)
 sys.exit(wrong != 0)
