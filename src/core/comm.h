@@ -3,6 +3,7 @@
 #pragma once
 #include <nccl.h>
 #include <pthread.h>
+#include "../base/service.h"
 #include "../base/wait.h"
 #include "../boot/activity.h"
 
@@ -125,6 +126,7 @@ struct ncclComm {
   unsigned forks;                     /* hk_forks when it was made */
   uint8_t redop_flags;                /* ORed into the operators of its reductions: HK_REDOP_INVARIANT or 0 */
   bool watched;                       /* it holds the RAS server (ops/ras.h) */
+  hk_service_timer retry;             /* while another process has the server */
   const struct hk_settings *settings; /* the parameters, as they were when it was made */
   hk_comm_options options;
   hk_health health;

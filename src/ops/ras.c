@@ -424,24 +424,27 @@ static int ras_listen(const hk_addr *a) {
   return -1;
 }
 
-static ras_server *ras_begin(const hk_addr *at) {
+/* `first`: the log says why it cannot. */
+static ras_server *ras_begin(const hk_addr *at, bool first) {
   char text[HK_ADDR_TEXT];
   ras_server *s = calloc(1, sizeof *s);
   if (!s) return NULL;
   for (int i = 0; i < CLIENTS; i++) s->clients[i].fd = -1;
   s->fd = ras_listen(at);
   if (s->fd < 0) {
-    HK_INFO(HK_SUB_INIT | HK_SUB_BOOTSTRAP, "RAS: this process does not answer ncclras at %s (%s)%s",
-            hk_addr_format(at, text), strerror(errno),
-            errno == EADDRINUSE ? ": another process does, which is most likely of the same job" : "");
+    if (first)
+      HK_INFO(HK_SUB_INIT | HK_SUB_BOOTSTRAP, "RAS: this process does not answer ncclras at %s (%s)%s",
+              hk_addr_format(at, text), strerror(errno),
+              errno == EADDRINUSE ? ": another process does, which is most likely of the same job" : "");
     free(s);
     return NULL;
   }
   hk_fork_closes(s->fd);
   const int why = hk_thread_start(&s->thread, 0, ras_main, s);
   if (why) {
-    HK_INFO(HK_SUB_INIT | HK_SUB_BOOTSTRAP, "RAS: this process does not answer ncclras: no thread for it (%s)",
-            strerror(why));
+    if (first)
+      HK_INFO(HK_SUB_INIT | HK_SUB_BOOTSTRAP, "RAS: this process does not answer ncclras: no thread for it (%s)",
+              strerror(why));
     hk_boot_close(s->fd);
     free(s);
     return NULL;
@@ -478,21 +481,25 @@ static void ras_forget_parent(void) {
   ras.server = NULL;
 }
 
-void hk_ras_hold(const hk_settings *settings) {
+bool hk_ras_hold(const hk_settings *settings) {
   pthread_mutex_lock(&ras.lock);
   ras_forget_parent();
   if (ras.users++ == 0) {
     ras.on = settings->RAS_ENABLE && settings->STATUS && ras_address(settings, &ras.at) == HK_OK;
-    if (ras.on) ras.server = ras_begin(&ras.at);
+    if (ras.on) ras.server = ras_begin(&ras.at, true);
   }
+  const bool waits = ras.on && !ras.server;
   pthread_mutex_unlock(&ras.lock);
+  return waits;
 }
 
-void hk_ras_take_over(void) {
-  if (pthread_mutex_trylock(&ras.lock)) return; /* a thread that begins or ends a server may ask a name server */
+bool hk_ras_take_over(void) {
+  if (pthread_mutex_trylock(&ras.lock)) return false; /* a thread that begins or ends a server may ask a name server */
   ras_forget_parent();
-  if (ras.users && ras.on && !ras.server) ras.server = ras_begin(&ras.at);
+  if (ras.users && ras.on && !ras.server) ras.server = ras_begin(&ras.at, false);
+  const bool serves = ras.server != NULL;
   pthread_mutex_unlock(&ras.lock);
+  return serves;
 }
 
 void hk_ras_release(void) {

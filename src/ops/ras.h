@@ -12,16 +12,21 @@
  *
  * The first process of a host that can have the port (NCCL_RAS_ADDR) answers for all processes of its user on the host,
  * and for the ranks of their communicators on other hosts. It does so from its first communicator to its last one, on a
- * thread of its own that sleeps while there is no client. If it dies, a process with a rank of its communicators takes
- * its place.
+ * thread of its own that sleeps while there is no client. Once it has ended or died, another one takes its
+ * place.
  */
 #pragma once
+#include <stdbool.h>
 
 struct hk_settings; /* base/param.h */
 
-/* A communicator begins. It never fails: without a server the process goes on. */
-void hk_ras_hold(const struct hk_settings *settings);
-/* A process has died. If it was the one that answered, this one takes its place. Does not block. */
-void hk_ras_take_over(void);
+enum { HK_RAS_RETRY_MS = 5000 };
+
+/* A communicator begins. It never fails: without a server the process goes on. True: another process has the port;
+ * try to take over about every HK_RAS_RETRY_MS. */
+bool hk_ras_hold(const struct hk_settings *settings);
+/* If no process answers any more, this one does. Does not block. True: this one answers, so that no more tries are
+ * needed. */
+bool hk_ras_take_over(void);
 /* It ends. The last one ends the server, and waits for its thread. */
 void hk_ras_release(void);

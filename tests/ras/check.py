@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 import signal
 import socket
 import subprocess
@@ -66,7 +67,7 @@ def report() -> dict:
 def answers() -> bool:
     try:
         return bool(report()["communicators"])
-    except OSError:
+    except (OSError, ValueError, IndexError):
         return False
 
 
@@ -120,14 +121,18 @@ def client(*options: str) -> subprocess.CompletedProcess:
 
 
 def start(**variables: str) -> subprocess.Popen:
-    for name in os.listdir(FOLDER):
-        os.remove(os.path.join(FOLDER, name))
-    environment = {**os.environ, "NCCL_RAS_ADDR": f"localhost:{port}", **variables}
-    rank = os.path.join(os.path.dirname(os.path.abspath(__file__)), "rank.py")
-    job = subprocess.Popen([sys.executable, "-m", "hocket.run", "-n", str(RANKS), rank, FOLDER], env=environment,
-                           stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    shutil.rmtree(FOLDER)
+    os.mkdir(FOLDER)
+    job = begin_job(FOLDER, **variables)
     until("the job's first operation", lambda: os.path.exists(os.path.join(FOLDER, "ready")))
     return job
+
+
+def begin_job(folder: str, **variables: str) -> subprocess.Popen:
+    environment = {**os.environ, "NCCL_RAS_ADDR": f"localhost:{port}", **variables}
+    rank = os.path.join(os.path.dirname(os.path.abspath(__file__)), "rank.py")
+    return subprocess.Popen([sys.executable, "-m", "hocket.run", "-n", str(RANKS), rank, folder], env=environment,
+                           stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 
 # ---- NCCL_RAS_ENABLE=0 ----
@@ -240,6 +245,18 @@ mine = [e for e in map(json.loads, events.splitlines()) if e.get("peer", {}).get
 check([e["event"] for e in mine] == ["PEER_UNRESPONSIVE", "PEER_RECOVERED", "PEER_DEAD"], f"events: {events}{errors}")
 with socket.socket() as s:
     check(s.connect_ex(address) != 0, "after the job nothing listens")
+
+# ---- the process that answers belongs to a job that ends: one of another job takes its place ----
+job = start()
+short = os.path.join(FOLDER, "short")
+os.mkdir(short)
+later = begin_job(short)
+until("the second job's first operation", lambda: os.path.exists(os.path.join(short, "ready")))
+touch("end")
+check(job.wait(30) == 0, "the first of two jobs ends right")
+until("the second job answers", answers)
+open(os.path.join(short, "end"), "w").close()
+check(later.wait(30) == 0, "the second of two jobs ends right")
 
 # ---- the process that answers is killed: another one takes its place ----
 job = start()
