@@ -164,6 +164,21 @@ ncclResult_t hocketReduceScatterv(const void *sendbuff, void *recvbuff, const si
  */
 ncclResult_t hocketCommProbe(ncclComm_t comm, int peer, int *waits);
 
+/**
+ * Writes the communicator's last operations to a file, for `hocket flight`: for each its number, call, state, and when
+ * it began and ended, in nanoseconds since 1970 by this host's clock. It may be called at any time from any thread, also
+ * while another thread waits in a call, and after a failure. It asks no other rank: each rank writes its own file. On a
+ * GPU a time is that at which the operation was put on its stream.
+ *
+ * @param comm  the communicator
+ * @param path  the file, which is replaced as a whole; NULL: hocket-flight-COMMUNICATOR-RANK-of-RANKS.json in
+ *              HOCKET_FLIGHT_DIR, or in the current folder if that is not set
+ *
+ * ncclInvalidArgument: comm is no communicator, or the path is too long. ncclSystemError: the file cannot be written.
+ * The file has no operations if HOCKET_FLIGHT_RECORDS is 0. docs/operations.md describes its use.
+ */
+ncclResult_t hocketFlightDump(ncclComm_t comm, const char *path);
+
 /** Hocket's own version: major * 10000 + minor * 100 + patch. */
 int hocketVersion(void);
 

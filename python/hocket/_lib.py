@@ -147,6 +147,7 @@ _CALLS: dict[str, list[Any]] = {
     "hocketCommFromEnvironment": [POINTER(c_void_p), c_char_p, c_int, c_int, POINTER(Config)],
     "hocketRankFromEnvironment": [POINTER(c_int), POINTER(c_int), POINTER(c_int), POINTER(c_char_p)],
     "hocketCommSetBatchInvariant": [_COMM, c_int],
+    "hocketFlightDump": [_COMM, c_char_p],
     "hocketCommProbe": [_COMM, c_int, POINTER(c_int)],
     "hocketStreamCreate": [POINTER(c_void_p)],
     "hocketStreamSynchronize": [c_void_p],

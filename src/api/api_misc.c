@@ -26,6 +26,12 @@ HK_EXPORT ncclResult_t hocketStreamDestroy(hocketStream_t stream) {
   return (ncclResult_t)hk_group_remember(hk_stream_destroy(stream));
 }
 
+HK_EXPORT ncclResult_t hocketFlightDump(ncclComm_t comm, const char *path) {
+  HK_UNCANCELLED;
+  hk_status rc = hk_comm_check(comm, "hocketFlightDump");
+  return (ncclResult_t)(rc == HK_OK ? hk_flight_dump(comm, path) : rc);
+}
+
 HK_EXPORT int hocketDeviceCount(void) { return hk_backend_devices(); }
 
 HK_API(ncclResult_t, ncclGetVersion, (int *version)) {

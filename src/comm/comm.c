@@ -7,6 +7,7 @@
 #include "../base/param.h"
 #include "../boot/process.h" /* hk_forks */
 #include "../core/backend.h"
+#include "../failure/flight.h"
 #include "../failure/watch.h"
 #include "../rma/rma.h"
 #include "../run/choose.h"
@@ -22,6 +23,7 @@ static struct {
 HK_FORK_GUARD(quarantine.lock);
 
 static void comm_free_parts(ncclComm_t c) {
+  hk_flight_free(c);
   free(c->order.own_page);
   free(c->wiring);
   free(c->plans);
@@ -40,6 +42,7 @@ hk_status hk_comm_new(ncclComm_t *out, int rank, int nranks, const ncclConfig_t 
   c->settings = hk_settings_now();
   HK_TRY(hk_options_read(c->settings, config, &c->options), undo);
   HK_TRY(hk_watch_new(c), undo);
+  HK_TRY(hk_flight_new(c, hk_watch_report), undo);
   HK_TRY(hk_wire_new(c), undo);
   HK_TRY(hk_choose_new(c), undo);
   atomic_store(&c->magic, HK_COMM_LIVE);
@@ -141,6 +144,7 @@ hk_status hk_comm_check_usable(ncclComm_t c, const char *who) {
     hk_wait_begin(&w, &(hk_wait_env){.spins = 0});
     while (hk_failure_settled(c) == HK_OK)
       (void)hk_wait_pause(&w); /* at most a second; then all ranks report the same */
+    hk_flight_failed(c);
     return HK_FAIL(hk_failure_settled(c),
                    "%s: the communicator failed before (rank %d of %d): %s. Abort it and create another", who, c->rank,
                    c->nranks, c->health.text);

@@ -8,6 +8,7 @@
 #include "../boot/bootstrap.h"
 #include "../core/backend.h"
 #include "../core/comm.h"
+#include "../failure/flight.h"
 #include "../failure/precedence.h"
 #include "../failure/watch.h"
 #include "../ops/ras.h"
@@ -84,6 +85,7 @@ hk_status hk_comm_init(ncclComm_t c, const hk_init *how) {
   HK_TRY(rc, out);
   if (retries) hk_service_tick(c->service, &c->retry, HK_RAS_RETRY_MS, init_on_retry, c);
   o.service = c->service;
+  hk_flight_watch(c);
   if (how->parent && how->grows)
     HK_TRY(hk_children_grow(c, how, &o), out);
   else
@@ -124,6 +126,7 @@ out:
 }
 
 void hk_comm_destroy(ncclComm_t c) {
+  hk_flight_end(c);
   hk_watch_end(c);
   if (c->backend->drain) c->backend->drain(c); /* peers may wait for what it sends until then */
   c->backend->stop(c);

@@ -141,6 +141,7 @@ struct ncclComm {
   const struct hk_backend *backend; /* host memory or GPUs */
   void *backend_state;              /* the backend's own, between attach and detach; NULL if it needs none */
   struct hk_profiler *profiler;     /* NULL: none */
+  struct hk_flight *flight;         /* the flight recorder (flight.h); NULL: none */
   hk_user_redop *redops;            /* [HK_REDOP_LIMIT], made at first use */
   hk_lsa lsa;
   bool one_sided; /* the ranks can write to each other's windows (rma.h); equal on all ranks */
@@ -195,6 +196,11 @@ hk_status hk_failure_resolve(ncclComm_t c, const char *where);
  * error to all ranks as its own failure (HK_ERR_REMOTE: as a suspicion about other ranks). Returns the code that the
  * caller returns; HK_OK for HK_OK. */
 hk_status hk_comm_failed(ncclComm_t c, hk_status rc);
+
+/* ---- flight.c ----
+ * Writes the communicator's last operations to a file. `path` NULL: HOCKET_FLIGHT_DIR, else the current folder, under a
+ * name of this communicator and rank. HK_ERR_SYSTEM: it cannot be written. From any thread. */
+hk_status hk_flight_dump(ncclComm_t c, const char *path);
 
 /* config.c */
 hk_status hk_config_read(const ncclConfig_t *given, ncclConfig_t *full);

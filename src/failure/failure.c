@@ -4,6 +4,7 @@
 #include "../boot/bootstrap.h"
 #include "../core/call.h"
 #include "../core/comm.h"
+#include "flight.h"
 #include "precedence.h"
 
 /* Time for the event of a failure that another rank of this host has seen. */
@@ -28,6 +29,7 @@ bool hk_comm_fail(ncclComm_t c, hk_status code, const char *text) {
     failure_stop_waits(c, code);
   }
   pthread_mutex_unlock(&h->lock);
+  if (first) hk_flight_aborted(c);
   return first;
 }
 
@@ -43,6 +45,7 @@ void hk_failure_record(ncclComm_t c, const hk_event *e) {
     failure_stop_waits(c, hk_failure_code(&h->cause, c->rank));
   }
   pthread_mutex_unlock(&h->lock);
+  hk_flight_await(c);
 }
 
 void hk_failure_raise(ncclComm_t c, hk_event_kind kind, int rank, hk_status code, const char *text) {
@@ -78,6 +81,7 @@ hk_status hk_failure_resolve(ncclComm_t c, const char *where) {
                        "a rank of this host reported a failure in shared memory, but what it was did not arrive");
     (void)hk_wait_pause(&w);
   }
+  hk_flight_failed(c);
   return HK_FAIL(rc, "rank %d of %d%s%s: %s", c->rank, c->nranks, where ? ", in " : "", where ? where : "",
                  c->health.text);
 }
@@ -89,7 +93,11 @@ hk_status hk_comm_failed(ncclComm_t c, hk_status rc) {
     char text[sizeof c->health.cause.text];
     snprintf(text, sizeof text, "%s", hk_last_error());
     hk_failure_raise(c, rc == HK_ERR_REMOTE ? HK_EVENT_SUSPECT : HK_EVENT_ERROR, c->rank, rc, text);
-    if (rc != HK_ERR_REMOTE) return hk_failure_settled(c); /* the thread's error already has the right text */
+    if (rc != HK_ERR_REMOTE) { /* the thread's error already has the right text */
+      rc = hk_failure_settled(c);
+      hk_flight_failed(c);
+      return rc;
+    }
   }
   return hk_failure_resolve(c, NULL);
 }

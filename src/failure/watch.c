@@ -12,6 +12,7 @@
 #include "../kernels/exec.h"
 #include "../transport/status_page.h"
 #include "../transport/transport.h"
+#include "flight.h"
 #include "mismatch.h"
 #include "publish.h"
 
@@ -68,9 +69,11 @@ void hk_watch_enqueued(ncclComm_t c, const hk_call *call, bool traceable) {
   if (call->coll == HK_SENDRECV) {
     hk_watch_transfer(c, call);
     hk_watch_transfer(c, NULL);
+    hk_flight_enqueued(c, call);
     return;
   }
   c->order.sequence++;
+  hk_flight_enqueued(c, call);
   hk_watch_publish(c, call, traceable ? hk_call_signature(call) : 0);
   hk_watch_over(c); /* over for the calling thread; when the stream completes it is not checked */
 }

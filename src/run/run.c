@@ -9,6 +9,7 @@
 #include "../core/call.h"
 #include "../core/overlap.h"
 #include "../core/wiring.h"
+#include "../failure/flight.h"
 #include "../failure/mismatch.h"
 #include "../failure/publish.h"
 #include "../failure/watch.h"
@@ -101,7 +102,9 @@ static inline hk_status run_begin(ncclComm_t c, const hk_call *call, hk_exec *x)
   hk_watch_publish(c, call, x->launch->signature);
   if (__builtin_expect(c->profiler != NULL, 0))
     hk_profile_collective(c->profiler, call, x->plan->program->algorithm, x->plan->channels);
-  return run_compares(call, x->plan) ? run_check_calls(call, x) : HK_OK;
+  if (__builtin_expect(!run_compares(call, x->plan), 1)) return HK_OK;
+  hk_flight_begin(c, call, x->plan->program->algorithm, true); /* the check may wait for other ranks */
+  return run_check_calls(call, x);
 }
 
 static inline void run_end(ncclComm_t c) {
@@ -111,12 +114,15 @@ static inline void run_end(ncclComm_t c) {
 }
 
 /* Steps the execution to its end. */
-static hk_status run_exec(ncclComm_t c, hk_exec *x) {
+static hk_status run_exec(ncclComm_t c, const hk_call *call, hk_exec *x) {
   hk_waiter w;
+  bool moved = false;
   hk_wait_begin(&w, &c->wait);
+  hk_status rc = hk_exec_step(x, &moved);
+  /* After the first step: what this rank sends is on its way, so that the record costs the other ranks no time. */
+  hk_flight_begin(c, call, x->plan->program->algorithm, !x->launch->brief || !hk_exec_done(x));
   for (;;) {
-    bool moved = false;
-    HK_OR_RETURN(hk_exec_step(x, &moved));
+    if (__builtin_expect(rc != HK_OK, 0)) return rc;
     if (__builtin_expect(c->profiler != NULL, 0) && hk_exec_computed(x)) hk_profile_computed(c->profiler);
     if (hk_exec_done(x)) break;
     if (c->wiring->any_pump) HK_OR_RETURN(hk_wire_progress(c, &moved));
@@ -124,7 +130,10 @@ static hk_status run_exec(ncclComm_t c, hk_exec *x) {
       hk_wait_progress(&w);
     else
       HK_OR_RETURN(hk_wire_pause(c, &w));
+    moved = false;
+    rc = hk_exec_step(x, &moved);
   }
+  hk_flight_collective_over(c, !x->launch->brief || w.begin_ns);
   return HK_OK;
 }
 
@@ -163,7 +172,7 @@ static hk_status run_collective(const hk_call *call) {
   HK_TRY(run_memory(call, plan, launch, &in, &scratch), not_begun);
   hk_exec_init(&x, plan, launch, in, call->out, memory, scratch);
   rc = run_begin(c, call, &x);
-  if (__builtin_expect(rc == HK_OK, 1)) rc = run_exec(c, &x);
+  if (__builtin_expect(rc == HK_OK, 1)) rc = run_exec(c, call, &x);
   if (__builtin_expect(rc != HK_OK, 0)) {
     rc = run_ended(c, call, &x, -1, rc);
     hk_wire_withdraw(c);
@@ -247,7 +256,8 @@ static hk_status run_begin_collective(member *m) {
   HK_OR_RETURN(run_memory(call, plan, launch, &in, &scratch));
   hk_exec_init(&m->exec, plan, launch, in, call->out, m->memory, scratch);
   m->running = true;
-  return run_begin(c, call, &m->exec);
+  HK_OR_RETURN(run_begin(c, call, &m->exec));
+  hk_flight_begin(c, call, plan->program->algorithm, true);
   return HK_OK;
 }
 
@@ -261,6 +271,7 @@ static hk_status run_step_collectives(member *m, bool *moved) {
     m->running = false;
     m->next++;
     if (c->profiler) hk_profile_collective_over(c->profiler);
+    hk_flight_collective_over(c, true);
     run_end(c);
   }
   return HK_OK;

@@ -5,11 +5,14 @@
 #include "../collectives/transfer.h"
 #include "../core/call.h"
 #include "../core/wiring.h"
+#include "../failure/flight.h"
 #include "../failure/mismatch.h"
 #include "../kernels/steps.h"
 #include "run.h"
 
 enum { REF_MAX_BYTES = 1 << 30 }; /* one reference: a slot counts bytes in 32 bits */
+/* For the flight recorder: a transfer of at least these bytes has its times, and so has one that takes many steps. */
+enum { TIMED_BYTES = 4096, TIMED_STEPS = 32 };
 
 /* The execution of transfers over one link; one transfer runs at a time. */
 struct hk_transfer_run {
@@ -65,6 +68,8 @@ hk_status hk_transfer_open(const hk_call *call, hk_transfer *t) {
   t->wired = links ? links->at[HK_CHANNEL_P2P][kind] : NULL;
   t->begun = false;
   t->event = NULL;
+  t->steps = 0;
+  t->flight = hk_flight_transfer(call->comm, call, call->count >= TIMED_BYTES);
   if (__builtin_expect(!t->wired || !t->wired->transfer, 0)) HK_OR_RETURN(transfer_open_first(call, kind, &t->wired));
   t->turn = t->wired->issued++;
   return HK_OK;
@@ -113,15 +118,25 @@ static inline bool transfer_begin(hk_transfer *t) {
   return t->begun = true;
 }
 
+static inline void transfer_waits(hk_transfer *t) {
+  if (!t->steps++) hk_flight_waits(t->call->comm, t->flight);
+}
+
 hk_status hk_transfer_step(hk_transfer *t, bool *moved, bool *over) {
   hk_wired_link *w = t->wired;
-  if (w->served != t->turn) return HK_OK; /* an earlier transfer uses the link */
-  if (!t->begun && !transfer_begin(t)) return HK_OK;
+  if (w->served != t->turn || (!t->begun && !transfer_begin(t))) { /* an earlier transfer uses the link */
+    transfer_waits(t);
+    return HK_OK;
+  }
   hk_exec *x = &w->transfer->exec;
   hk_status rc = hk_exec_step(x, moved);
   if (rc == HK_ERR_USAGE) hk_mismatch_transfer(t->call->comm, t->call, w->transfer->launch.total, x->bad_bytes);
-  if (rc != HK_OK || !hk_exec_done(x)) return rc;
+  if (rc != HK_OK || !hk_exec_done(x)) {
+    transfer_waits(t);
+    return rc;
+  }
   w->served++;
+  hk_flight_over(t->call->comm, t->flight, !w->transfer->launch.brief || t->steps > TIMED_STEPS);
   *over = *moved = true;
   return HK_OK;
 }
