@@ -166,9 +166,9 @@ ncclResult_t hocketCommProbe(ncclComm_t comm, int peer, int *waits);
 
 /**
  * Writes the communicator's last operations to a file, for `hocket flight`: for each its number, call, state, and when
- * it began and ended, in nanoseconds since 1970 by this host's clock. It may be called at any time from any thread, also
- * while another thread waits in a call, and after a failure. It asks no other rank: each rank writes its own file. On a
- * GPU a time is that at which the operation was put on its stream.
+ * it began and ended, in nanoseconds since 1970 by this host's clock. Short operations may have no times. It may be
+ * called at any time from any thread, also while another thread waits in a call, and after a failure. It asks no other
+ * rank: each rank writes its own file. On a GPU a time is that at which the operation was put on its stream.
  *
  * @param comm  the communicator
  * @param path  the file, which is replaced as a whole; NULL: hocket-flight-COMMUNICATOR-RANK-of-RANKS.json in

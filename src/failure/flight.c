@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <time.h>
@@ -54,16 +55,16 @@ void hk_flight_free(ncclComm_t c) {
   free(f);
 }
 
-uint32_t hk_flight_name(hk_flight *f, const char *algorithm) {
+uint8_t hk_flight_name(hk_flight *f, const char *algorithm) {
   /* relaxed: only this thread writes it */
   const uint32_t n = atomic_load_explicit(&f->nnames, memory_order_relaxed);
   for (uint32_t i = 0; i < n; i++)
-    if (!memcmp(f->names[i], algorithm, HK_FLIGHT_NAME)) return i;
-  if (n == HK_FLIGHT_NAMES) return HK_FLIGHT_NAMES; /* no name: more algorithms than anyone uses */
-  memcpy(f->names[n], algorithm, HK_FLIGHT_NAME);
+    if (!strncmp(f->names[i], algorithm, HK_FLIGHT_NAME)) return (uint8_t)(i + 1);
+  if (n == HK_FLIGHT_NAMES) return HK_FLIGHT_NAMES + 1; /* no name: more algorithms than anyone uses */
+  snprintf(f->names[n], HK_FLIGHT_NAME, "%s", algorithm);
   /* release: a reader that sees the number of names sees the names */
   atomic_store_explicit(&f->nnames, n + 1, memory_order_release);
-  return n;
+  return (uint8_t)(n + 1);
 }
 
 /* A copy of an entry. */

@@ -4,20 +4,21 @@
  * calls run. Any thread reads it, to write a file: after a failure, on a signal, or for hocketFlightDump.
  *
  * A call costs a store of one cache line. The dearest part of a record would be to read the processor's counter, so a
- * short operation does that only while it waits for other ranks, where it costs nothing. Of those that never wait, one
- * in HK_FLIGHT_SAMPLE has the time of its begin, and none has that of its end.
+ * short operation does that only if it waits for so long that it yields its core. Of the others one in
+ * HK_FLIGHT_SAMPLE has the time of its begin, and none has that of its end.
  */
 #pragma once
 #include <stdatomic.h>
-#include <string.h>
 #include "../base/service.h"
 #include "../base/wait.h"
 #include "../boot/activity.h"
 #include "../core/call.h"
 #include "../core/comm.h"
+#include "../kernels/plan.h"
+#include "../program/program.h"
 
 enum { HK_FLIGHT_NAMES = 64, HK_FLIGHT_NAME = 24 };
-enum { HK_FLIGHT_SAMPLE = 4 };
+enum { HK_FLIGHT_SAMPLE = 16 };
 enum { HK_FLIGHT_OPEN = 0, HK_FLIGHT_UNTIMED = 1 }; /* values of `end` that are no time */
 enum { HK_FLIGHT_ENQUEUED = 1 };                    /* a flag: the entry's time is that of its place on a stream */
 
@@ -40,14 +41,13 @@ typedef struct hk_flight {
   uint64_t records;              /* how many of them the user wants */
   uint64_t number;               /* of the newest entry; the writer's own */
   uint64_t sequence, collective; /* of the newest collective: its number among collectives, and its entry's */
-  uint32_t name;                 /* of the newest entry's algorithm */
   _Atomic(uint32_t) nnames;
-  char names[HK_FLIGHT_NAMES + 1][HK_FLIGHT_NAME]; /* the last one stays empty */
-  uint64_t ticks0, now0;                           /* the two clocks when it was made */
-  pthread_mutex_t lock;                            /* of the file that a failure causes */
-  bool written;                                    /* it is there, or could not be written */
-  pthread_mutex_t timing;                          /* of the timer's start; held only briefly */
-  bool awaited, ended;                             /* the timer has been started; it must not be */
+  char names[HK_FLIGHT_NAMES][HK_FLIGHT_NAME];
+  uint64_t ticks0, now0;  /* the two clocks when it was made */
+  pthread_mutex_t lock;   /* of the file that a failure causes */
+  bool written;           /* it is there, or could not be written */
+  pthread_mutex_t timing; /* of the timer's start; held only briefly */
+  bool awaited, ended;    /* the timer has been started; it must not be */
   hk_service_timer timer;
   hk_flight_report *report;
   int signal_fd; /* -1: none */
@@ -67,22 +67,17 @@ static inline uint64_t hk_flight_ticks(void) {
 #endif
 }
 
-/* The index of a name that is not the newest entry's. */
-uint32_t hk_flight_name(hk_flight *f, const char *algorithm);
+/* 1 + the index of an algorithm's name; HK_FLIGHT_NAMES + 1: there are too many. */
+uint8_t hk_flight_name(hk_flight *f, const char *algorithm);
 
-/* Begins an entry. `algorithm`: NULL, or HK_FLIGHT_NAME bytes. `timed`: its begin has a time in any case. Returns its
+/* Begins an entry. `name`: of hk_flight_name; 0: none. `timed`: its begin has a time in any case. Returns its
  * number. */
-static inline uint64_t hk_flight_put(hk_flight *f, const hk_call *call, uint64_t sequence, const char *algorithm,
+static inline uint64_t hk_flight_put(hk_flight *f, const hk_call *call, uint64_t sequence, unsigned name,
                                      unsigned flags, bool timed) {
   const uint64_t number = ++f->number;
   hk_flight_entry *e = &f->ring[number & f->mask];
-  uint64_t extra = flags, begin = 0;
+  uint64_t begin = 0;
   if (timed || number % HK_FLIGHT_SAMPLE == 0) begin = hk_flight_ticks();
-  if (algorithm) {
-    if (__builtin_expect(memcmp(f->names[f->name], algorithm, HK_FLIGHT_NAME) != 0, 0))
-      f->name = hk_flight_name(f, algorithm);
-    extra |= (uint64_t)(f->name + 1) << 8;
-  }
   /* relaxed: the release stores below keep their order after it */
   atomic_store_explicit(&e->number, 0, memory_order_relaxed);
   /* release, for all seven: a reader that sees one of these words also sees that the number is not the earlier one */
@@ -92,22 +87,24 @@ static inline uint64_t hk_flight_put(hk_flight *f, const hk_call *call, uint64_t
   atomic_store_explicit(&e->apart, (uint64_t)((uintptr_t)call->out - (uintptr_t)call->in), memory_order_release);
   atomic_store_explicit(&e->begin, begin, memory_order_release);
   atomic_store_explicit(&e->end, HK_FLIGHT_OPEN, memory_order_release);
-  atomic_store_explicit(&e->extra, extra, memory_order_release);
+  atomic_store_explicit(&e->extra, flags | (uint64_t)name << 8, memory_order_release);
   /* release: a reader that sees the number sees the words */
   atomic_store_explicit(&e->number, number, memory_order_release);
   return number;
 }
 
 /* The communicator's collective has begun. It may be told more than once. */
-static inline void hk_flight_begin(ncclComm_t c, const hk_call *call, const char *algorithm, bool timed) {
+static inline void hk_flight_begin(ncclComm_t c, const hk_call *call, const hk_plan *plan, bool timed) {
   hk_flight *f = c->flight;
   if (!f || f->sequence == c->order.sequence) return;
+  hk_plan *own = (hk_plan *)(uintptr_t)plan; /* the communicator's */
+  if (__builtin_expect(!own->flight_name, 0)) own->flight_name = hk_flight_name(f, plan->program->algorithm);
   f->sequence = c->order.sequence;
-  f->collective = hk_flight_put(f, call, f->sequence, algorithm, 0, timed);
+  f->collective = hk_flight_put(f, call, f->sequence, own->flight_name, 0, timed);
 }
 /* A send or receive has begun. Returns its number; 0: there is no recorder. */
 static inline uint64_t hk_flight_transfer(ncclComm_t c, const hk_call *call, bool timed) {
-  return c->flight ? hk_flight_put(c->flight, call, 0, NULL, 0, timed) : 0;
+  return c->flight ? hk_flight_put(c->flight, call, 0, 0, 0, timed) : 0;
 }
 /* The operation of that entry waits: its begin gets a time, unless it has one. */
 static inline void hk_flight_waits(ncclComm_t c, uint64_t number) {
@@ -132,11 +129,13 @@ static inline void hk_flight_over(ncclComm_t c, uint64_t number, bool timed) {
 static inline void hk_flight_collective_over(ncclComm_t c, bool timed) {
   if (c->flight) hk_flight_over(c, c->flight->collective, timed);
 }
+static inline void hk_flight_collective_waits(ncclComm_t c) {
+  if (c->flight) hk_flight_waits(c, c->flight->collective);
+}
 /* An operation is on its stream. */
 static inline void hk_flight_enqueued(ncclComm_t c, const hk_call *call) {
   hk_flight *f = c->flight;
-  if (f)
-    (void)hk_flight_put(f, call, call->coll == HK_SENDRECV ? 0 : c->order.sequence, NULL, HK_FLIGHT_ENQUEUED, true);
+  if (f) (void)hk_flight_put(f, call, call->coll == HK_SENDRECV ? 0 : c->order.sequence, 0, HK_FLIGHT_ENQUEUED, true);
 }
 
 /* c->flight; NULL if HOCKET_FLIGHT_RECORDS is 0. */

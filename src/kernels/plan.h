@@ -23,6 +23,7 @@ typedef struct hk_plan {
   bool proxied;         /* some links lead over a network */
   bool sums;            /* this rank hands data to a network that adds up */
   bool compared;        /* set by the caller: other ranks have been asked whether they make the same call */
+  uint8_t flight_name;  /* the caller's: 1 + the index of the algorithm's name in the flight recorder; 0: none yet */
   hk_steps *steps;      /* steps for short messages on the host; NULL: none */
   void *device;         /* the plan on a GPU (gpu/plan.h); NULL on the host, which has `links` */
   struct hk_plan *next; /* in the cache */

@@ -103,7 +103,7 @@ static inline hk_status run_begin(ncclComm_t c, const hk_call *call, hk_exec *x)
   if (__builtin_expect(c->profiler != NULL, 0))
     hk_profile_collective(c->profiler, call, x->plan->program->algorithm, x->plan->channels);
   if (__builtin_expect(!run_compares(call, x->plan), 1)) return HK_OK;
-  hk_flight_begin(c, call, x->plan->program->algorithm, true); /* the check may wait for other ranks */
+  hk_flight_begin(c, call, x->plan, true); /* the check may wait for other ranks */
   return run_check_calls(call, x);
 }
 
@@ -120,7 +120,7 @@ static hk_status run_exec(ncclComm_t c, const hk_call *call, hk_exec *x) {
   hk_wait_begin(&w, &c->wait);
   hk_status rc = hk_exec_step(x, &moved);
   /* After the first step: what this rank sends is on its way, so that the record costs the other ranks no time. */
-  hk_flight_begin(c, call, x->plan->program->algorithm, !x->launch->brief || !hk_exec_done(x));
+  hk_flight_begin(c, call, x->plan, !x->launch->brief);
   for (;;) {
     if (__builtin_expect(rc != HK_OK, 0)) return rc;
     if (__builtin_expect(c->profiler != NULL, 0) && hk_exec_computed(x)) hk_profile_computed(c->profiler);
@@ -130,6 +130,7 @@ static hk_status run_exec(ncclComm_t c, const hk_call *call, hk_exec *x) {
       hk_wait_progress(&w);
     else
       HK_OR_RETURN(hk_wire_pause(c, &w));
+    if (__builtin_expect(w.begin_ns != 0, 0)) hk_flight_collective_waits(c);
     moved = false;
     rc = hk_exec_step(x, &moved);
   }
@@ -257,7 +258,7 @@ static hk_status run_begin_collective(member *m) {
   hk_exec_init(&m->exec, plan, launch, in, call->out, m->memory, scratch);
   m->running = true;
   HK_OR_RETURN(run_begin(c, call, &m->exec));
-  hk_flight_begin(c, call, plan->program->algorithm, true);
+  hk_flight_begin(c, call, plan, true);
   return HK_OK;
 }
 

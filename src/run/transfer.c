@@ -11,8 +11,8 @@
 #include "run.h"
 
 enum { REF_MAX_BYTES = 1 << 30 }; /* one reference: a slot counts bytes in 32 bits */
-/* For the flight recorder: a transfer of at least these bytes has its times, and so has one that takes many steps. */
-enum { TIMED_BYTES = 4096, TIMED_STEPS = 32 };
+/* For the flight recorder: transfers have times if they have so many elements, or take so many steps. */
+enum { TIMED_COUNT = 4096, TIMED_STEPS = 32 };
 
 /* The execution of transfers over one link; one transfer runs at a time. */
 struct hk_transfer_run {
@@ -69,7 +69,7 @@ hk_status hk_transfer_open(const hk_call *call, hk_transfer *t) {
   t->begun = false;
   t->event = NULL;
   t->steps = 0;
-  t->flight = hk_flight_transfer(call->comm, call, call->count >= TIMED_BYTES);
+  t->flight = hk_flight_transfer(call->comm, call, call->count >= TIMED_COUNT);
   if (__builtin_expect(!t->wired || !t->wired->transfer, 0)) HK_OR_RETURN(transfer_open_first(call, kind, &t->wired));
   t->turn = t->wired->issued++;
   return HK_OK;
@@ -119,7 +119,7 @@ static inline bool transfer_begin(hk_transfer *t) {
 }
 
 static inline void transfer_waits(hk_transfer *t) {
-  if (!t->steps++) hk_flight_waits(t->call->comm, t->flight);
+  if (t->steps++ == TIMED_STEPS) hk_flight_waits(t->call->comm, t->flight);
 }
 
 hk_status hk_transfer_step(hk_transfer *t, bool *moved, bool *over) {
