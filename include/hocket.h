@@ -175,7 +175,7 @@ ncclResult_t hocketCommProbe(ncclComm_t comm, int peer, int *waits);
  *              HOCKET_FLIGHT_DIR, or in the current folder if that is not set
  *
  * ncclInvalidArgument: comm is no communicator, or the path is too long. ncclSystemError: the file cannot be written.
- * The file has no operations if HOCKET_FLIGHT_RECORDS is 0. docs/operations.md describes its use.
+ * The file has no operations if the recorder is off (HOCKET_FLIGHT_RECORDS). docs/operations.md describes its use.
  */
 ncclResult_t hocketFlightDump(ncclComm_t comm, const char *path);
 

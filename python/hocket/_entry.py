@@ -10,7 +10,7 @@ _BINARIES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "bin")
 
 
 def start(name: str, arguments: list[str]) -> NoReturn:
-    """Becomes a program of the wheel, which goes by its name: the *_perf programs are one, hocket and ncclras another."""
+    """Becomes a program of the wheel, which goes by its name: *_perf are one program, hocket and ncclras another."""
     path = os.path.join(_BINARIES, "hocket-perf" if name.endswith("_perf") else "hocket")
     os.execv(path, [name, *arguments])
 

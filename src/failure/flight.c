@@ -16,12 +16,14 @@
 #include "../base/param.h"
 #include "../boot/bootstrap.h"
 
-enum { FLIGHT_TICK_MS = 50, FLIGHT_PATH = 4096 };
+enum { FLIGHT_TICK_MS = 50, FLIGHT_PATH = 4096, FLIGHT_RECORDS = 256 };
 
 /* ---- the ring ---- */
 
 hk_status hk_flight_new(ncclComm_t c, hk_flight_report *report) {
-  const uint64_t records = (uint64_t)c->settings->FLIGHT_RECORDS;
+  const hk_settings *settings = c->settings;
+  const bool wanted = (settings->FLIGHT_DIR && *settings->FLIGHT_DIR) || settings->FLIGHT_SIGNAL;
+  const uint64_t records = settings->FLIGHT_RECORDS ? (uint64_t)settings->FLIGHT_RECORDS : wanted ? FLIGHT_RECORDS : 0;
   uint64_t room = 1;
   if (!records) return HK_OK;
   while (room < records) room *= 2;
@@ -197,7 +199,7 @@ static void flight_write_json(ncclComm_t c, FILE *to) {
   hk_flight *f = c->flight;
   hk_json w = {.f = to};
   hk_activity a;
-  char host[256] = "", id[24], text[512] = "is not recorded (HOCKET_FLIGHT_RECORDS is 0)";
+  char host[256] = "", id[24], text[512] = "is not recorded (HOCKET_FLIGHT_RECORDS)";
   if (f) {
     f->report(c, &a);
     hk_activity_describe(&a, HK_PRESENCE_ANSWERS, text, sizeof text);

@@ -138,7 +138,7 @@ static inline void hk_flight_enqueued(ncclComm_t c, const hk_call *call) {
   if (f) (void)hk_flight_put(f, call, call->coll == HK_SENDRECV ? 0 : c->order.sequence, 0, HK_FLIGHT_ENQUEUED, true);
 }
 
-/* c->flight; NULL if HOCKET_FLIGHT_RECORDS is 0. */
+/* c->flight; NULL if the settings ask for no record (HOCKET_FLIGHT_RECORDS). */
 hk_status hk_flight_new(ncclComm_t c, hk_flight_report *report);
 /* Once c->service exists: from here on signals and failures write files. */
 void hk_flight_watch(ncclComm_t c);
