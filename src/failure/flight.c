@@ -281,8 +281,9 @@ static void flight_dump_aside(ncclComm_t c, const char *why) {
 /* ---- after a failure ---- */
 
 static bool flight_wanted(ncclComm_t c) {
+  if (!c->flight || !c->bootstrap) return false;
   const char *folder = c->settings->FLIGHT_DIR;
-  return c->flight && c->bootstrap && folder && folder[0];
+  return folder && folder[0];
 }
 
 void hk_flight_failed(ncclComm_t c) {
@@ -383,7 +384,11 @@ static void flight_signalled(void *arg, int fd, uint32_t events) {
 void hk_flight_watch(ncclComm_t c) {
   hk_flight *f = c->flight;
   const int number = (int)c->settings->FLIGHT_SIGNAL;
-  if (!f || !number) return;
+  if (!f) return;
+  const char *folder = c->settings->FLIGHT_DIR;
+  if (folder && *folder && access(folder, W_OK))
+    HK_WARN_ONCE("HOCKET_FLIGHT_DIR: no flight record can be written into the folder %s: %s", folder, strerror(errno));
+  if (!number) return;
   pthread_mutex_lock(&flight_signal.lock);
   if (!flight_signal.number) flight_install(number);
   const bool ready = flight_signal.number > 0;

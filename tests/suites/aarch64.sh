@@ -13,9 +13,9 @@ flags=(-std=c11 -D_GNU_SOURCE -D_FILE_OFFSET_BITS=64 -Iinclude -Wall -Wextra -We
 code=0
 # Nothing else is: a file with such words elsewhere is to be compiled here, too.
 others=$(grep -rlE '__x86_64__|__aarch64__|__asm|asm volatile|intrin\.h|arm_neon' src include --include='*.[ch]' |
-  grep -vE '^src/(base|comm|kernels|run|transport|perf)/|^src/topo/detect_cpu\.c$')
+  grep -vE '^src/(base|comm|failure|kernels|run|transport|perf)/|^src/topo/detect_cpu\.c$')
 [ -z "$others" ] || { echo "not compiled for aarch64: $others"; code=1; }
-for file in src/{base,comm,kernels,kernels/host,run,transport}/*.c src/topo/detect_cpu.c; do
+for file in src/{base,comm,failure,kernels,kernels/host,run,transport}/*.c src/topo/detect_cpu.c; do
   cc -fsyntax-only "$file" || code=1
 done
 cc -O1 -S -o "$scratch/reduce.s" src/kernels/host/reduce_base.c || exit 1
