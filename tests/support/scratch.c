@@ -5,8 +5,8 @@
 char scratch_folder[64];
 
 const char *scratch_path(const char *name) {
-  static char paths[8][320];
-  static unsigned turn;
+  static _Thread_local char paths[8][320]; /* ranks as threads name files, too */
+  static _Thread_local unsigned turn;
   char *path = paths[turn++ % 8];
   snprintf(path, sizeof paths[0], "%s/%s", scratch_folder, name);
   return path;
