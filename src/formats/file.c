@@ -9,17 +9,15 @@
 hk_status hk_program_file_read(hk_program_file *out, const char *name, const char *text, unsigned slots) {
   char *own = NULL;
   size_t bytes;
-  *out = (hk_program_file){.nsets = 0};
-  if (!text)
-    HK_OR_RETURN(hk_text_read(name, HK_PROGRAM_FILE_BYTES, &own, &bytes));
-  else if (!(own = strdup(text)))
-    return HK_FAIL_ERRNO("no memory to read %s", name);
   hk_status rc;
-  switch (own[strspn(own, " \t\r\n")]) {
-    case '<': rc = hk_msccl_read(out, name, own, slots); break;
+  *out = (hk_program_file){.nsets = 0};
+  if (!text) HK_OR_RETURN(hk_text_read(name, HK_PROGRAM_FILE_BYTES, &own, &bytes));
+  if (!text) text = own;
+  switch (text[strspn(text, " \t\r\n")]) {
+    case '<': rc = hk_msccl_read(out, name, text, slots); break;
     case '{':
-    case '[': rc = hk_json_programs_read(out, name, own, slots); break;
-    default: rc = hk_text_programs_read(out, name, own);
+    case '[': rc = hk_json_programs_read(out, name, text, slots); break;
+    default: rc = hk_text_programs_read(out, name, text);
   }
   free(own);
   return rc;

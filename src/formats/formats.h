@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The readers of each form, for file.c, and what they share (set.c). They append to `out`; `text` is writable. */
+/* The readers of each form, for file.c, and what they share (set.c). They append to `out`. */
 #pragma once
 #include "file.h"
 
@@ -25,7 +25,7 @@ typedef struct hk_program_piece {
 hk_status hk_program_file_gather(hk_program_file *out, const char *name, const char *list, hk_program_piece *pieces,
                                  int n);
 
-hk_status hk_text_programs_read(hk_program_file *out, const char *name, char *text);
+hk_status hk_text_programs_read(hk_program_file *out, const char *name, const char *text);
 hk_status hk_json_programs_read(hk_program_file *out, const char *name, const char *text, unsigned slots);
 struct hk_json_node;
 hk_status hk_mscclpp_read(hk_program_file *out, const struct hk_json_node *file, unsigned slots);

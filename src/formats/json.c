@@ -9,22 +9,8 @@
 #include "formats.h"
 #include "json_tree.h"
 
-/* The parts of a program that is read. */
-typedef struct json_parts {
-  hk_program head;
-  hk_lane *lanes;
-  hk_link_need *links;
-  hk_instr *instrs;
-  hk_operand *operands;
-  size_t lanes_room, links_room, instrs_room, operands_room;
-  bool no_memory;
-} json_parts;
-
-static bool json_no_room(json_parts *p) {
-  p->no_memory = true;
-  return false;
-}
-#define GROW(p, field) (HK_RESERVE((p)->field, (p)->field##_room, (p)->head.n##field + 1u) || json_no_room(p))
+/* False: no memory, which is an error of the tree. */
+#define JSON_ROOM(p, field, node) (HK_DRAFT_ROOM(p, field) || hk_json_no_memory((node)->tree))
 
 static uint16_t json_u16(const hk_json_node *object, const char *key) {
   long long v = 0;
@@ -73,7 +59,7 @@ static void json_read_head(const hk_json_node *n, hk_program *h) {
     hk_json_say(&blocks, "a message that is split has as many blocks in as out");
 }
 
-static bool json_read_links(const hk_json_node *n, json_parts *p, size_t nlanes) {
+static bool json_read_links(const hk_json_node *n, hk_program_draft *p, size_t nlanes) {
   hk_json_node links, l;
   if (!hk_json_get(n, "links", HK_JSON_LIST, true, &links)) return false;
   const size_t count = hk_json_size(&links);
@@ -85,14 +71,14 @@ static bool json_read_links(const hk_json_node *n, json_parts *p, size_t nlanes)
     const int kind = json_word(&l, "kind", hk_link_words, HK_LINK_KINDS);
     hk_json_get_whole(&l, "lane", true, 0, (long long)nlanes - 1, &lane);
     hk_json_get_whole(&l, "channel", true, 0, UINT8_MAX, &channel);
-    if (kind < 0 || !GROW(p, links)) return false;
+    if (kind < 0 || !JSON_ROOM(p, links, n)) return false;
     p->links[p->head.nlinks++] = (hk_link_need){
         .peer = json_u16(&l, "peer"), .kind = (uint8_t)kind, .lane = (uint8_t)lane, .channel = (uint8_t)channel};
   }
   return !n->tree->errors;
 }
 
-static bool json_read_operand(const hk_json_node *n, json_parts *p) {
+static bool json_read_operand(const hk_json_node *n, hk_program_draft *p) {
   hk_operand o = {0};
   long long stride = 0;
   bool step = false;
@@ -114,12 +100,12 @@ static bool json_read_operand(const hk_json_node *n, json_parts *p) {
   hk_json_get_boolean(n, "step", false, &step);
   o.stride = (int16_t)stride;
   if (step) o.flags = HK_OPERAND_STEP;
-  if (n->tree->errors || !GROW(p, operands)) return false;
+  if (n->tree->errors || !JSON_ROOM(p, operands, n)) return false;
   p->operands[p->head.noperands++] = o;
   return true;
 }
 
-static bool json_read_operands(const hk_json_node *n, const char *key, json_parts *p, uint16_t *count) {
+static bool json_read_operands(const hk_json_node *n, const char *key, hk_program_draft *p, uint16_t *count) {
   hk_json_node list, o;
   if (!hk_json_get(n, key, HK_JSON_LIST, true, &list)) return false;
   const size_t size = hk_json_size(&list);
@@ -133,10 +119,10 @@ static bool json_read_operands(const hk_json_node *n, const char *key, json_part
   return true;
 }
 
-static bool json_read_instr(const hk_json_node *n, json_parts *p) {
+static bool json_read_instr(const hk_json_node *n, hk_program_draft *p) {
   long long count = 0, body = 0;
   bool final = false, copy = false, in_switch = false;
-  if (!GROW(p, instrs)) return false;
+  if (!JSON_ROOM(p, instrs, n)) return false;
   hk_instr *i = &p->instrs[p->head.ninstrs++];
   memset(i, 0, sizeof *i);
   if (hk_json_get_whole(n, "repeat", false, 0, INT32_MAX, &count)) {
@@ -151,22 +137,15 @@ static bool json_read_instr(const hk_json_node *n, json_parts *p) {
   hk_json_get_boolean(n, "in_switch", false, &in_switch);
   i->flags =
       (uint8_t)((final ? HK_INSTR_FINAL : 0) | (copy ? HK_INSTR_COPY : 0) | (in_switch ? HK_INSTR_IN_SWITCH : 0));
-  const uint32_t operands = p->head.noperands - first;
-  if (operands > HK_INLINE_OPERANDS) {
-    i->flags |= HK_INSTR_TABLE;
-    i->table = first;
-  } else if (operands) {
-    memcpy(i->inline_operands, p->operands + first, operands * sizeof *p->operands);
-    p->head.noperands = first;
-  }
+  hk_program_draft_move(p, i, first);
   return hk_json_only(n, " to from final copy in_switch ") && !n->tree->errors;
 }
 
-static bool json_read_lanes(const hk_json_node *lanes, json_parts *p) {
+static bool json_read_lanes(const hk_json_node *lanes, hk_program_draft *p) {
   const size_t count = hk_json_size(lanes);
   hk_json_node lane, instr;
   for (size_t k = 0; k < count; k++) {
-    if (!hk_json_at(lanes, k, HK_JSON_LIST, &lane) || !GROW(p, lanes)) return false;
+    if (!hk_json_at(lanes, k, HK_JSON_LIST, &lane) || !JSON_ROOM(p, lanes, lanes)) return false;
     const uint32_t n = (uint32_t)hk_json_size(&lane);
     p->lanes[p->head.nlanes++] = (hk_lane){.first = p->head.ninstrs, .count = n};
     for (uint32_t i = 0; i < n; i++)
@@ -178,7 +157,7 @@ static bool json_read_lanes(const hk_json_node *lanes, json_parts *p) {
 /* *out stays NULL if there is an error in the tree. */
 static hk_status json_read_program(const hk_json_node *n, hk_program **out) {
   hk_status rc = HK_OK;
-  json_parts p = {.no_memory = false};
+  hk_program_draft p = {.lanes = NULL};
   hk_json_node lanes;
   hk_json_only(n, " collective algorithm rank ranks root split blocks links lanes ");
   json_read_head(n, &p.head);
@@ -188,13 +167,9 @@ static hk_status json_read_program(const hk_json_node *n, hk_program **out) {
     goto out;
   }
   if (json_read_links(n, &p, hk_json_size(&lanes)) && json_read_lanes(&lanes, &p))
-    rc = hk_program_assemble(&p.head, p.lanes, p.links, p.instrs, p.operands, out);
-  if (p.no_memory) rc = HK_FAIL(HK_ERR_SYSTEM, "Out of memory for a program of %s", n->tree->file);
+    rc = hk_program_draft_assemble(&p, out);
 out:
-  free(p.lanes);
-  free(p.links);
-  free(p.instrs);
-  free(p.operands);
+  hk_program_draft_free(&p);
   return rc;
 }
 

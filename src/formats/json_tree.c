@@ -65,7 +65,14 @@ void hk_json_say(const hk_json_node *n, const char *format, ...) {
   va_end(args);
 }
 
+bool hk_json_no_memory(hk_json_tree *t) {
+  t->errors++;
+  t->no_memory = true;
+  return false;
+}
+
 hk_status hk_json_tree_status(const hk_json_tree *t) {
+  if (t->no_memory) return HK_FAIL(HK_ERR_SYSTEM, "no memory to read %s", t->file);
   return t->errors ? HK_FAIL(HK_ERR_ARGUMENT, "%s", t->first) : HK_OK;
 }
 

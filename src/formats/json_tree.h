@@ -13,6 +13,7 @@ typedef struct hk_json_tree {
   const char *file;
   struct json_t *root;
   int errors;
+  bool no_memory;  /* one of them */
   char first[600]; /* error */
 } hk_json_tree;
 
@@ -40,6 +41,8 @@ void hk_json_tree_free(hk_json_tree *t);
 bool hk_json_tree_available(void); /* false: jansson is not installed */
 /* The status after reading: the first error's message, or HK_OK. */
 hk_status hk_json_tree_status(const hk_json_tree *t);
+/* Notes that there is no memory for what is read; returns false. */
+bool hk_json_no_memory(hk_json_tree *t);
 /* Notes an error at this node; the first one counts. */
 void hk_json_say(const hk_json_node *n, const char *format, ...) __attribute__((format(printf, 2, 3), cold));
 

@@ -8,20 +8,15 @@
 
 static hk_status msccl_make(hk_program_set *s, hk_msccl_file *f, unsigned how, unsigned slots,
                             hk_verify_report *report) {
-  for (int r = 0; r < s->nranks; r++) {
-    hk_program_free(s->programs[r]); /* of another way */
-    s->programs[r] = NULL;
-  }
   f->report.errors = 0;
-  const hk_status rc = hk_msccl_run(f, how, s->programs);
+  const hk_status rc = hk_msccl_run(f, how, s);
   if (rc == HK_ERR_ARGUMENT && how & HK_MSCCL_MERGE) return HK_ERR_INTERNAL; /* without it, this may be no error */
-  if (rc != HK_OK) return rc;
-  return hk_program_set_try(s, slots, report);
+  return rc == HK_OK ? hk_program_set_try(s, slots, report) : rc;
 }
 
-/* Reads the algorithm as one of this collective. */
+/* Reads the algorithm as one of this collective. HK_ERR_ARGUMENT: `why` is the error, which is not logged. */
 static hk_status msccl_read_as(hk_program_file *out, const char *name, const hk_xml_tree *tree, hk_coll coll,
-                               unsigned slots) {
+                               unsigned slots, char why[HK_ERROR_TEXT]) {
   static const unsigned ways[] = {
       /* the best first */
       HK_MSCCL_MERGE | HK_TRACE_DIRECT, HK_TRACE_DIRECT, HK_TRACE_DIRECT | HK_TRACE_COPIES, HK_TRACE_COPIES};
@@ -43,8 +38,12 @@ static hk_status msccl_read_as(hk_program_file *out, const char *name, const hk_
   for (size_t i = 0; i < HK_ARRAY_LENGTH(ways) && rc == HK_ERR_INTERNAL; i++)
     rc = msccl_make(set, f, ways[i], slots, &report);
   set->proved = rc == HK_OK;
-  if (rc == HK_ERR_INTERNAL) rc = HK_FAIL(HK_ERR_ARGUMENT, "%s: %s", name, report.message);
 out:
+  if (rc == HK_ERR_ARGUMENT) snprintf(why, HK_ERROR_TEXT, "%s", f->report.first);
+  if (rc == HK_ERR_INTERNAL) {
+    snprintf(why, HK_ERROR_TEXT, "%s: %s", name, report.message);
+    rc = HK_ERR_ARGUMENT;
+  }
   if (rc != HK_OK && set) hk_program_set_free(&out->sets[--out->nsets]);
   free(f->blocks);
   free(f->steps);
@@ -57,11 +56,10 @@ static hk_status msccl_read_old(hk_program_file *out, const char *name, const hk
   /* Each is tried before those that do a part of it. */
   static const hk_coll colls[] = {HK_ALLREDUCE, HK_ALLGATHER, HK_REDUCE_SCATTER, HK_ALLTOALL,
                                   HK_BROADCAST, HK_REDUCE,    HK_GATHER,         HK_SCATTER};
-  char first[400] = "";
+  char first[HK_ERROR_TEXT], why[HK_ERROR_TEXT];
   for (size_t i = 0; i < HK_ARRAY_LENGTH(colls); i++) {
-    const hk_status rc = msccl_read_as(out, name, tree, colls[i], slots);
+    const hk_status rc = msccl_read_as(out, name, tree, colls[i], slots, i ? why : first);
     if (rc != HK_ERR_ARGUMENT) return rc;
-    if (!*first) snprintf(first, sizeof first, "%s", hk_last_error());
   }
   return HK_FAIL(HK_ERR_ARGUMENT, "%s: coll= of <algo> is missing, and the steps do no collective. As %s: %s", name,
                  hk_coll_name(colls[0]), first);
@@ -70,10 +68,15 @@ static hk_status msccl_read_old(hk_program_file *out, const char *name, const hk
 hk_status hk_msccl_read(hk_program_file *out, const char *name, const char *text, unsigned slots) {
   hk_xml_tree *tree;
   hk_xml_report report = {.file = name};
+  char why[HK_ERROR_TEXT];
+  hk_status rc;
   HK_OR_RETURN(hk_xml_parse(&tree, text, strlen(text), &report));
-  const bool old = !strcmp(tree->root->name, "algo") && !hk_xml_get(tree->root, "coll");
-  const hk_status rc = old ? msccl_read_old(out, name, tree, slots)
-                           : msccl_read_as(out, name, tree, HK_COLL_COUNT, slots);
+  if (!strcmp(tree->root->name, "algo") && !hk_xml_get(tree->root, "coll")) {
+    rc = msccl_read_old(out, name, tree, slots);
+  } else {
+    rc = msccl_read_as(out, name, tree, HK_COLL_COUNT, slots, why);
+    if (rc == HK_ERR_ARGUMENT) (void)HK_FAIL(rc, "%s", why);
+  }
   hk_xml_free(tree);
   return rc;
 }

@@ -165,10 +165,10 @@ hk_status hk_msccl_file_read(hk_msccl_file *f, const hk_xml_tree *t) {
   int gpu = 0;
   if (strcmp(algo->name, "algo")) {
     hk_xml_say(&f->report, algo, true, "<%.40s> is not <algo>, the root of MSCCL's files", algo->name);
-    return hk_xml_status(&f->report);
+    return f->report.errors ? HK_ERR_ARGUMENT : HK_OK;
   }
   msccl_file_read_head(f, algo);
-  if (f->report.errors) return hk_xml_status(&f->report);
+  if (f->report.errors) return f->report.errors ? HK_ERR_ARGUMENT : HK_OK;
   f->blocks = calloc((size_t)msccl_file_count(algo, "tb") + 1, sizeof *f->blocks);
   f->steps = calloc((size_t)msccl_file_count(algo, "step") + 1, sizeof *f->steps);
   if (!f->blocks || !f->steps) return HK_FAIL_ERRNO("no memory for the steps of %s", f->report.file);
@@ -191,5 +191,5 @@ hk_status hk_msccl_file_read(hk_msccl_file *f, const hk_xml_tree *t) {
   if (gpu < f->nranks) hk_xml_say(&f->report, algo, true, "there are %d <gpu>, and <algo> names %d", gpu, f->nranks);
   if (!f->report.errors) msccl_file_check_waits(f);
   if (!f->report.errors) msccl_file_connect(f);
-  return hk_xml_status(&f->report);
+  return f->report.errors ? HK_ERR_ARGUMENT : HK_OK;
 }

@@ -50,11 +50,11 @@ typedef struct hk_msccl_file {
   hk_msccl_step *steps;
 } hk_msccl_file;
 
-/* msccl_file.c: fills `f`, whose nodes are of `t`, except what belongs to the run. Errors are in f->report. A file that
- * does not name its collective is read as one of f->coll. */
+/* msccl_file.c: fills `f`, whose nodes are of `t`, except what belongs to the run. A file that does not name its
+ * collective is read as one of f->coll. HK_ERR_ARGUMENT: the error is in f->report, and not logged. */
 hk_status hk_msccl_file_read(hk_msccl_file *f, const hk_xml_tree *t);
 /* A way to make the programs, with HK_TRACE_COPIES and HK_TRACE_DIRECT: all connections from one rank to another are
  * one link, and their blocks one lane. It fails if messages overtake each other. */
 enum { HK_MSCCL_MERGE = 4 };
-/* msccl_run.c: runs all blocks and makes the programs. */
-hk_status hk_msccl_run(hk_msccl_file *f, unsigned how, hk_program **programs);
+/* msccl_run.c: runs all blocks and makes the programs. Errors as above. */
+hk_status hk_msccl_run(hk_msccl_file *f, unsigned how, hk_program_set *s);

@@ -385,7 +385,7 @@ static void msccl_run_end(hk_msccl_state *x) {
   free(x->last);
 }
 
-hk_status hk_msccl_run(hk_msccl_file *f, unsigned how, hk_program **programs) {
+hk_status hk_msccl_run(hk_msccl_file *f, unsigned how, hk_program_set *s) {
   hk_status rc = HK_OK;
   hk_msccl_state x = {.f = f,
                       .trace = {.file = f->report.file,
@@ -401,13 +401,10 @@ hk_status hk_msccl_run(hk_msccl_file *f, unsigned how, hk_program **programs) {
   for (int r = 0; r < f->nranks && good; r++)
     for (int out = 0; hk_coll_has_output(f->coll, r, 0) && out < x.trace.nout && good; out++)
       good = msccl_run_check_output(&x, r, out);
-  if (!good) {
-    rc = f->report.errors > 0 ? hk_xml_status(&f->report) : HK_ERR_SYSTEM;
-    goto out;
-  }
-  HK_TRY(hk_trace_fold(&x.trace), out);
-  rc = hk_trace_programs(&x.trace, programs);
-out:
+  if (good)
+    rc = hk_trace_programs(&x.trace, s);
+  else
+    rc = f->report.errors > 0 ? HK_ERR_ARGUMENT : HK_ERR_SYSTEM;
   msccl_run_end(&x);
   return rc;
 }

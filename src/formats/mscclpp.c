@@ -7,11 +7,7 @@
 
 static hk_status mscclpp_make(hk_program_set *s, const hk_mscclpp_events *t, unsigned how, unsigned slots,
                               hk_verify_report *report) {
-  for (int r = 0; r < s->nranks; r++) {
-    hk_program_free(s->programs[r]); /* of another way */
-    s->programs[r] = NULL;
-  }
-  HK_OR_RETURN(hk_mscclpp_emit(t, how, slots, s->programs));
+  HK_OR_RETURN(hk_mscclpp_emit(t, how, slots, s));
   return hk_program_set_try(s, slots, report);
 }
 

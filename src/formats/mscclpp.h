@@ -145,4 +145,4 @@ hk_status hk_mscclpp_run(const hk_mscclpp_file *f, hk_mscclpp_events *t);
 enum { HK_MSCCLPP_LANES = 16, HK_MSCCLPP_JOIN = 32, HK_MSCCLPP_LATE = 64 };
 /* mscclpp_emit.c: makes the programs of the events. Unless LATE: a link of each kind has at most `slots` messages under
  * way. */
-hk_status hk_mscclpp_emit(const hk_mscclpp_events *t, unsigned how, unsigned slots, hk_program **programs);
+hk_status hk_mscclpp_emit(const hk_mscclpp_events *t, unsigned how, unsigned slots, hk_program_set *s);

@@ -272,28 +272,6 @@ static bool emit_events(hk_mscclpp_emitter *x) {
   return emit_copies(x);
 }
 
-/* Scratch memory is used from chunk 0 on, without gaps. */
-static bool emit_pack_scratch(hk_mscclpp_emitter *x) {
-  const size_t n = (size_t)(2 * x->f->scratch + x->f->nin) + 1;
-  int *number = malloc(n * sizeof *number);
-  if (!number) return hk_mscclpp_emit_no_memory(x);
-  for (int r = 0; r < x->f->nranks; r++) {
-    hk_trace_rank *m = &x->trace.ranks[r];
-    int next = 0;
-    memset(number, -1, n * sizeof *number);
-    for (size_t i = 0; i < m->nrecords; i++)
-      for (int k = 0; k < m->records[i].ndst + m->records[i].nsrc; k++) {
-        hk_trace_operand *o = k < m->records[i].ndst ? &m->records[i].dst[k]
-                                                     : &m->records[i].src[k - m->records[i].ndst];
-        if (o->space != HK_SCRATCH) continue;
-        if (number[o->block] < 0) number[o->block] = next++;
-        o->block = (uint16_t)number[o->block];
-      }
-  }
-  free(number);
-  return true;
-}
-
 static bool emit_begin(hk_mscclpp_emitter *x, unsigned how) {
   const hk_mscclpp_file *f = x->f;
   const size_t agents = (size_t)f->nblocks * (size_t)f->nranks,
@@ -325,15 +303,14 @@ static bool emit_begin(hk_mscclpp_emitter *x, unsigned how) {
   return good && emit_begin_trace(x);
 }
 
-hk_status hk_mscclpp_emit(const hk_mscclpp_events *t, unsigned how, unsigned slots, hk_program **programs) {
+hk_status hk_mscclpp_emit(const hk_mscclpp_events *t, unsigned how, unsigned slots, hk_program_set *s) {
   hk_status rc = HK_ERR_SYSTEM;
   hk_mscclpp_emitter x = {
       .t = t, .f = t->f, .slots = how & HK_MSCCLPP_LATE ? UINT_MAX : slots, .joins = how & HK_MSCCLPP_JOIN};
   if (emit_begin(&x, how) && emit_events(&x) && (!x.joins || hk_mscclpp_join_links(&x)) &&
-      hk_mscclpp_number_links(&x) && emit_pack_scratch(&x)) {
+      hk_mscclpp_number_links(&x)) {
     x.trace.how = how;
-    rc = hk_trace_fold(&x.trace);
-    if (rc == HK_OK) rc = hk_trace_programs(&x.trace, programs);
+    rc = hk_trace_programs(&x.trace, s);
   }
   hk_trace_free(&x.trace);
   free(x.lanes);

@@ -18,15 +18,10 @@ typedef struct hk_mscclpp_reader {
   int block;
   hk_mscclpp_lists lists;
   long long unit, unit_chunks; /* of the first pipeline; 0: there is none so far */
-  bool no_memory;
 } hk_mscclpp_reader;
 
-static inline bool hk_mscclpp_good(const hk_mscclpp_reader *r) { return !r->tree->errors && !r->no_memory; }
-static inline bool hk_mscclpp_no_room(hk_mscclpp_reader *r) {
-  r->no_memory = true;
-  return false;
-}
-#define HK_MSCCLPP_NEXT(r, array, n) (HK_RESERVE_NEXT(array, n) || hk_mscclpp_no_room(r))
+static inline bool hk_mscclpp_good(const hk_mscclpp_reader *r) { return !r->tree->errors; }
+#define HK_MSCCLPP_NEXT(r, array, n) (HK_RESERVE_NEXT(array, n) || hk_json_no_memory((r)->tree))
 
 /* "memory", "port", "switch": 0, 1, 2; -1 is an error. */
 enum { HK_MSCCLPP_SWITCH = HK_MSCCLPP_SEMAPHORE };

@@ -5,16 +5,18 @@
 #include "../base/array.h"
 #include "formats.h"
 
-/* Empties lines that start with #, so that lines keep their numbers, and drops carriage returns. */
-static void text_strip(char *text) {
-  char *to = text;
+/* A copy without lines that start with #, which become empty, so that lines keep their numbers; and without carriage
+ * returns. NULL: no memory. */
+static char *text_strip(const char *from) {
+  char *text = malloc(strlen(from) + 1), *to = text;
   bool comment = false, line_start = true;
-  for (const char *from = text; *from; from++) {
+  for (; text && *from; from++) {
     if (line_start) comment = *from == '#';
     line_start = *from == '\n';
     if ((!comment && *from != '\r') || line_start) *to++ = *from;
   }
-  *to = 0;
+  if (text) *to = 0;
+  return text;
 }
 
 /* A line that is indented or names a lane continues a program, any other begins one. */
@@ -36,12 +38,12 @@ static bool text_cut(char *text, hk_program_piece **pieces, int *n) {
   return true;
 }
 
-hk_status hk_text_programs_read(hk_program_file *out, const char *name, char *text) {
+hk_status hk_text_programs_read(hk_program_file *out, const char *name, const char *from) {
   hk_status rc = HK_OK;
   hk_program_piece *pieces = NULL;
   int n = 0;
-  text_strip(text);
-  if (!text_cut(text, &pieces, &n)) HK_GIVE_UP(HK_FAIL_ERRNO("no memory for the programs of %s", name), out);
+  char *text = text_strip(from);
+  if (!text || !text_cut(text, &pieces, &n)) HK_GIVE_UP(HK_FAIL_ERRNO("no memory for the programs of %s", name), out);
   if (!n) HK_GIVE_UP(HK_FAIL(HK_ERR_ARGUMENT, "%s holds no program", name), out);
   for (int i = 0; i < n; i++) {
     rc = hk_program_parse_at(pieces[i].text, pieces[i].line, &pieces[i].program);
@@ -51,5 +53,6 @@ hk_status hk_text_programs_read(hk_program_file *out, const char *name, char *te
 out:
   for (int i = 0; i < n; i++) hk_program_free(pieces[i].program);
   free(pieces);
+  free(text);
   return rc;
 }

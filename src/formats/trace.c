@@ -13,6 +13,18 @@ void hk_trace_tie(hk_trace *x, int a, int b) {
   x->blocks[a > b ? a : b].lane = a < b ? a : b;
 }
 
+int hk_trace_reads(const hk_trace_record *r, uint16_t chunk) {
+  for (int k = 0; k < r->nsrc; k++)
+    if (r->src[k].space == HK_SCRATCH && r->src[k].block == chunk) return k;
+  return -1;
+}
+
+bool hk_trace_writes(const hk_trace_record *r, uint16_t chunk) {
+  for (int k = 0; k < r->ndst; k++)
+    if (r->dst[k].space == HK_SCRATCH && r->dst[k].block == chunk) return true;
+  return false;
+}
+
 int hk_trace_alias(const hk_trace *x, int gpu, int in) {
   const int parts = x->parts;
   if (hk_coll_partition(x->coll) == HK_PART_SPLIT) return in;

@@ -6,7 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include "../program/limits.h"
-#include "../program/program.h"
+#include "file.h"
 
 enum { HK_TRACE_RANKS = 64, HK_TRACE_CHUNKS = 4096, HK_TRACE_SOURCES = 16, HK_TRACE_DESTINATIONS = 16 };
 
@@ -72,15 +72,21 @@ typedef struct hk_trace {
 
 int hk_trace_lane(const hk_trace *x, int block); /* blocks with equal results run in one lane */
 void hk_trace_tie(hk_trace *x, int a, int b);    /* they run in one lane */
+/* The source of the record that is this chunk of scratch memory; -1: none. */
+int hk_trace_reads(const hk_trace_record *r, uint16_t chunk);
+/* True if the record writes this chunk of scratch memory. */
+bool hk_trace_writes(const hk_trace_record *r, uint16_t chunk);
 /* The output chunk at the place of an input chunk if the call is in place; -1: none. */
 int hk_trace_alias(const hk_trace *x, int gpu, int in);
 /* Frees all but the struct. */
 void hk_trace_free(hk_trace *x);
 
+/* trace_programs.c: the set gets the programs of all ranks, instead of those that it has, from their records. */
+hk_status hk_trace_programs(hk_trace *x, hk_program_set *s);
+
+/* The steps of hk_trace_programs. */
 /* trace_fold.c: parts of a message that all ranks treat alike become one. The library makes copies of lanes itself, as
  * many as the call needs, so a file need not bring them. */
 hk_status hk_trace_fold(hk_trace *x);
 /* trace_sums.c: sums of scratch chunks into scratch memory are made where they are used. */
 void hk_trace_spread_sums(hk_trace *x, int gpu);
-/* trace_programs.c: of all ranks, from their records. */
-hk_status hk_trace_programs(hk_trace *x, hk_program **programs);

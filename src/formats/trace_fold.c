@@ -10,7 +10,7 @@
 typedef struct fold {
   uint64_t *flow; /* by part: the hash of its flow */
   int *count;     /* by part: its scratch chunks so far; later, its number among those that stay, or -1 */
-  int *number;    /* by scratch chunk of a rank: its number in the flow; later, its new number, plus 1 */
+  int *number;    /* by scratch chunk of a rank: its number in the flow */
 } fold;
 
 static uint64_t fold_operand(const hk_trace *x, const fold *t, const hk_trace_operand *o, bool source) {
@@ -69,25 +69,19 @@ static int fold_choose(const hk_trace *x, fold *t) {
   return by;
 }
 
-static void fold_rename(const hk_trace *x, fold *t, hk_trace_operand *o, int *scratch, int by) {
-  if (o->space != HK_SCRATCH) {
-    o->block = (uint16_t)(o->block / x->parts * (x->parts / by) + t->count[o->block % x->parts]);
-    return;
-  }
-  if (!t->number[o->block]) t->number[o->block] = ++*scratch;
-  o->block = (uint16_t)(t->number[o->block] - 1);
+static void fold_rename(const hk_trace *x, const fold *t, hk_trace_operand *o, int by) {
+  if (o->space == HK_SCRATCH) return;
+  o->block = (uint16_t)(o->block / x->parts * (x->parts / by) + t->count[o->block % x->parts]);
 }
 
-static void fold_apply(hk_trace *x, fold *t, int rank, int by) {
+static void fold_apply(hk_trace *x, const fold *t, int rank, int by) {
   hk_trace_rank *m = &x->ranks[rank];
   size_t n = 0;
-  int scratch = 0;
-  memset(t->number, 0, (size_t)x->scratch * sizeof *t->number);
   for (size_t i = 0; i < m->nrecords; i++) {
     hk_trace_record *r = &m->records[i];
     if (!r->ndst || t->count[r->part] < 0) continue;
-    for (int k = 0; k < r->nsrc; k++) fold_rename(x, t, &r->src[k], &scratch, by);
-    for (int k = 0; k < r->ndst; k++) fold_rename(x, t, &r->dst[k], &scratch, by);
+    for (int k = 0; k < r->nsrc; k++) fold_rename(x, t, &r->src[k], by);
+    for (int k = 0; k < r->ndst; k++) fold_rename(x, t, &r->dst[k], by);
     r->part = t->count[r->part];
     m->records[n++] = *r;
   }

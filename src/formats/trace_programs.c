@@ -1,22 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Makes programs of the records of a trace (trace.h). Each rank's instructions keep the order of the
- * run. */
+/* Makes programs of the records of a trace (trace.h). Each rank's instructions keep the order of the run. */
 #include <stdlib.h>
+#include <string.h>
 #include "../program/builder.h"
+#include "formats.h"
 #include "trace.h"
-
-/* The source of the record that is this chunk of scratch memory; -1: none. */
-static int trace_programs_source(const hk_trace_record *r, uint16_t chunk) {
-  for (int k = 0; k < r->nsrc; k++)
-    if (r->src[k].space == HK_SCRATCH && r->src[k].block == chunk) return k;
-  return -1;
-}
-
-static bool trace_programs_writes(const hk_trace_record *r, uint16_t chunk) {
-  for (int k = 0; k < r->ndst; k++)
-    if (r->dst[k].space == HK_SCRATCH && r->dst[k].block == chunk) return true;
-  return false;
-}
 
 static bool trace_programs_receives(const hk_trace *x, const hk_trace_record *r, int first) {
   for (int k = 0; k < r->nsrc; k++)
@@ -33,11 +21,11 @@ static size_t trace_programs_only_use(const hk_trace *x, const hk_trace_rank *m,
   size_t use = 0;
   for (size_t i = at + 1; i < m->nrecords; i++) {
     const hk_trace_record *next = &m->records[i];
-    const bool reads = trace_programs_source(next, chunk) >= 0;
-    if (use ? reads : (trace_programs_writes(next, chunk) || (next->ndst && trace_programs_receives(x, next, first))))
+    const bool reads = hk_trace_reads(next, chunk) >= 0;
+    if (use ? reads : (hk_trace_writes(next, chunk) || (next->ndst && trace_programs_receives(x, next, first))))
       return 0;
     if (reads) use = i;
-    if (use && trace_programs_writes(next, chunk)) break;
+    if (use && hk_trace_writes(next, chunk)) break;
   }
   return use;
 }
@@ -51,7 +39,7 @@ static void trace_programs_make_direct(hk_trace *x, int gpu) {
     const size_t use = trace_programs_only_use(x, m, i);
     if (!use || trace_programs_receives(x, &m->records[use], x->links[x->blocks[r->src[0].owner].sender].first))
       continue;
-    m->records[use].src[trace_programs_source(&m->records[use], r->dst[0].block)] = r->src[0];
+    m->records[use].src[hk_trace_reads(&m->records[use], r->dst[0].block)] = r->src[0];
     r->ndst = r->nsrc = 0; /* gone */
   }
 }
@@ -82,12 +70,21 @@ static void trace_programs_join_sends(hk_trace *x, int gpu) {
   }
 }
 
-static void trace_programs_count_scratch(hk_trace *x, int gpu) {
+/* Scratch memory is used from chunk 0 on, without gaps. `number`: of each chunk, plus 1; 0: none so far. */
+static void trace_programs_pack_scratch(hk_trace *x, int gpu, unsigned *number) {
   const hk_trace_rank *m = &x->ranks[gpu];
-  for (size_t i = 0; i < m->nrecords; i++)
-    for (int k = 0; k < m->records[i].ndst; k++)
-      if (m->records[i].dst[k].space == HK_SCRATCH && m->records[i].dst[k].block >= x->used)
-        x->used = m->records[i].dst[k].block + 1u;
+  unsigned next = 0;
+  memset(number, 0, (size_t)x->scratch * sizeof *number);
+  for (size_t i = 0; i < m->nrecords; i++) {
+    hk_trace_record *r = &m->records[i];
+    for (int k = 0; k < r->ndst + r->nsrc; k++) {
+      hk_trace_operand *o = k < r->ndst ? &r->dst[k] : &r->src[k - r->ndst];
+      if (o->space != HK_SCRATCH) continue;
+      if (!number[o->block]) number[o->block] = ++next;
+      o->block = (uint16_t)(number[o->block] - 1);
+    }
+  }
+  if (next > x->used) x->used = next;
 }
 
 /* Links carry copies of memory that is written later. */
@@ -150,25 +147,29 @@ static hk_status trace_programs_build(const hk_trace *x, int gpu, hk_program **o
   return hk_builder_finish(b, x->name, out);
 }
 
-hk_status hk_trace_programs(hk_trace *x, hk_program **programs) {
+hk_status hk_trace_programs(hk_trace *x, hk_program_set *s) {
   hk_status rc = HK_OK;
-  const int nranks = x->nranks;
-  int *last_write = calloc((size_t)x->nout, sizeof *last_write);
-  if (!last_write) return HK_FAIL_ERRNO("no memory to run %s", x->file);
-  for (int r = 0; r < nranks; r++) {
+  int *last_write = NULL;
+  unsigned *number = NULL;
+  for (int r = 0; r < x->nranks; r++) {
+    hk_program_free(s->programs[r]);
+    s->programs[r] = NULL;
+  }
+  HK_TRY(hk_trace_fold(x), out);
+  last_write = calloc((size_t)x->nout, sizeof *last_write);
+  number = calloc((size_t)x->scratch + 1, sizeof *number);
+  if (!last_write || !number) HK_GIVE_UP(HK_FAIL_ERRNO("no memory to run %s", x->file), out);
+  for (int r = 0; r < x->nranks; r++) {
     hk_trace_spread_sums(x, r);
     if (x->how & HK_TRACE_DIRECT) trace_programs_make_direct(x, r);
     if (x->how & HK_TRACE_DIRECT) trace_programs_join_sends(x, r);
     if (x->how & HK_TRACE_COPIES) trace_programs_mark_copies(x, r, last_write);
-    trace_programs_count_scratch(x, r);
+    trace_programs_pack_scratch(x, r, number);
   }
-  for (int r = 0; r < nranks; r++) HK_TRY(trace_programs_build(x, r, &programs[r]), out);
-  /* Copies of the lanes use channels from k * span on: the same on all ranks. */
-  uint16_t span = 0;
-  for (int r = 0; r < nranks; r++)
-    if (programs[r]->traits.span > span) span = programs[r]->traits.span;
-  for (int r = 0; r < nranks; r++) programs[r]->traits.span = span;
+  for (int r = 0; r < x->nranks; r++) HK_TRY(trace_programs_build(x, r, &s->programs[r]), out);
+  hk_program_set_span(s);
 out:
   free(last_write);
+  free(number);
   return rc;
 }

@@ -10,22 +10,10 @@ static bool sums_only_scratch(const hk_trace_record *r) {
   return r->ndst == 1 && r->dst[0].space == HK_SCRATCH && r->nsrc > 0;
 }
 
-static int sums_source(const hk_trace_record *r, uint16_t chunk) {
-  for (int k = 0; k < r->nsrc; k++)
-    if (r->src[k].space == HK_SCRATCH && r->src[k].block == chunk) return k;
-  return -1;
-}
-
 /* True if the record writes a scratch chunk that the sum adds. */
 static bool sums_overwrites(const hk_trace_record *r, const hk_trace_record *sum) {
   for (int k = 0; k < r->ndst; k++)
-    if (r->dst[k].space == HK_SCRATCH && sums_source(sum, r->dst[k].block) >= 0) return true;
-  return false;
-}
-
-static bool sums_writes(const hk_trace_record *r, uint16_t chunk) {
-  for (int k = 0; k < r->ndst; k++)
-    if (r->dst[k].space == HK_SCRATCH && r->dst[k].block == chunk) return true;
+    if (r->dst[k].space == HK_SCRATCH && hk_trace_reads(sum, r->dst[k].block) >= 0) return true;
   return false;
 }
 
@@ -36,7 +24,7 @@ static bool sums_spread(hk_trace_rank *m, size_t at, bool apply) {
   bool overwritten = false;
   for (size_t i = at + 1; i < m->nrecords; i++) {
     hk_trace_record *r = &m->records[i];
-    const int k = sums_source(r, chunk);
+    const int k = hk_trace_reads(r, chunk);
     if (k >= 0) {
       if (overwritten || r->nsrc + sum.nsrc - 1 > HK_TRACE_SOURCES) return false;
       if (apply) {
@@ -45,7 +33,7 @@ static bool sums_spread(hk_trace_rank *m, size_t at, bool apply) {
         r->nsrc = (uint8_t)(r->nsrc + sum.nsrc - 1);
       }
     }
-    if (sums_writes(r, chunk)) return true;
+    if (hk_trace_writes(r, chunk)) return true;
     overwritten = overwritten || sums_overwrites(r, &sum);
   }
   return true;

@@ -145,6 +145,28 @@ hk_status hk_program_assemble(const hk_program *head, const hk_lane *lanes, cons
   return HK_OK;
 }
 
+void hk_program_draft_move(hk_program_draft *p, hk_instr *i, uint32_t first) {
+  const uint32_t n = p->head.noperands - first;
+  if (n > HK_INLINE_OPERANDS) {
+    i->flags |= HK_INSTR_TABLE;
+    i->table = first;
+  } else if (n) {
+    memcpy(i->inline_operands, p->operands + first, n * sizeof *p->operands);
+    p->head.noperands = first;
+  }
+}
+
+hk_status hk_program_draft_assemble(const hk_program_draft *p, hk_program **out) {
+  return hk_program_assemble(&p->head, p->lanes, p->links, p->instrs, p->operands, out);
+}
+
+void hk_program_draft_free(hk_program_draft *p) {
+  free(p->lanes);
+  free(p->links);
+  free(p->instrs);
+  free(p->operands);
+}
+
 const char *const hk_link_words[HK_LINK_KINDS] = {
     [HK_LINK_SEND] = "send",
     [HK_LINK_RECV] = "recv",

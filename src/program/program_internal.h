@@ -17,3 +17,19 @@ const char *hk_link_word(unsigned kind); /* for any value */
 extern const char *const hk_space_words[3];
 /* The characters of an algorithm's name in a file. */
 #define HK_PROGRAM_NAME_CHARACTERS "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+."
+
+/* A program that is being read. */
+typedef struct hk_program_draft {
+  hk_program head;
+  hk_lane *lanes;
+  hk_link_need *links;
+  hk_instr *instrs;
+  hk_operand *operands;
+  size_t lanes_room, links_room, instrs_room, operands_room;
+} hk_program_draft;
+/* Makes room for one more of a kind. False: no memory. */
+#define HK_DRAFT_ROOM(p, field) HK_RESERVE((p)->field, (p)->field##_room, (p)->head.n##field + 1u)
+/* The operands of an instruction are those from number `first` on: they move into it if it has room for them. */
+void hk_program_draft_move(hk_program_draft *p, hk_instr *i, uint32_t first);
+hk_status hk_program_draft_assemble(const hk_program_draft *p, hk_program **out);
+void hk_program_draft_free(hk_program_draft *p);

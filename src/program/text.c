@@ -11,12 +11,7 @@ typedef struct parser {
   const char *at; /* the next character */
   int line;
   hk_status error;
-  hk_program head;
-  hk_lane *lanes;
-  hk_link_need *links;
-  hk_instr *instrs;
-  hk_operand *operands;
-  size_t lanes_room, links_room, instrs_room, operands_room;
+  hk_program_draft draft;
 } parser;
 
 static hk_status text_fail(parser *p, const char *format, ...) __attribute__((format(printf, 2, 3), cold));
@@ -38,8 +33,7 @@ static bool text_no_room(parser *p, size_t n, size_t bytes) {
   return false;
 }
 #define GROW(p, field)                                                                                                 \
-  (HK_RESERVE((p)->field, (p)->field##_room, (p)->head.n##field + 1u) ||                                               \
-   text_no_room((p), (p)->head.n##field, sizeof *(p)->field))
+  (HK_DRAFT_ROOM(&(p)->draft, field) || text_no_room((p), (p)->draft.head.n##field, sizeof *(p)->draft.field))
 
 /* ---- small pieces; each moves the cursor after what it read ---- */
 
@@ -92,7 +86,7 @@ static int text_link_kind(parser *p) {
 /* ---- the first line ---- */
 
 static void text_read_head(parser *p) {
-  hk_program *h = &p->head;
+  hk_program *h = &p->draft.head;
   int coll = 0;
   size_t n = strcspn(p->at, " \n"); /* of the collective's name */
   while (coll < HK_COLL_COUNT &&
@@ -142,18 +136,18 @@ static void text_read_links(parser *p) {
   text_expect(p, "  links:");
   while (!p->error && text_take(p, " ")) {
     uint32_t index = text_number(p, UINT16_MAX);
-    if (!p->error && index != p->head.nlinks) text_fail(p, "the next link is %u", p->head.nlinks);
+    if (!p->error && index != p->draft.head.nlinks) text_fail(p, "the next link is %u", p->draft.head.nlinks);
     text_expect(p, "=");
     int kind = p->error ? 0 : text_link_kind(p);
     if (kind < 0)
       text_fail(p, "expected send, recv, mcast, sum, gather or scatter, or one of the last four with -recv");
     text_expect(p, "(");
-    unsigned lane = p->head.nlanes - 1u;
+    unsigned lane = p->draft.head.nlanes - 1u;
     hk_link_need l = {.peer = text_number16(p), .kind = (uint8_t)kind, .lane = (uint8_t)lane, .channel = (uint8_t)lane};
     if (!p->error && text_take(p, "@")) l.channel = (uint8_t)text_number(p, UINT8_MAX);
     text_expect(p, ")");
     if (p->error || !GROW(p, links)) return;
-    p->links[p->head.nlinks++] = l;
+    p->draft.links[p->draft.head.nlinks++] = l;
   }
   text_end_of_line(p);
 }
@@ -167,11 +161,11 @@ static void text_read_link(parser *p, int kind, hk_operand *o) {
     text_expect(p, ")");
     return;
   }
-  uint32_t peer = text_number(p, UINT16_MAX), lane = p->head.nlanes - 1u, channel = lane;
+  uint32_t peer = text_number(p, UINT16_MAX), lane = p->draft.head.nlanes - 1u, channel = lane;
   if (!p->error && text_take(p, "@")) channel = text_number(p, UINT8_MAX);
   text_expect(p, ")");
-  for (uint32_t k = 0; k < p->head.nlinks && !p->error; k++) {
-    const hk_link_need *l = &p->links[k];
+  for (uint32_t k = 0; k < p->draft.head.nlinks && !p->error; k++) {
+    const hk_link_need *l = &p->draft.links[k];
     if (l->lane != lane || l->kind != kind || l->peer != peer || l->channel != channel) continue;
     o->link = (uint16_t)k;
     return;
@@ -198,7 +192,7 @@ static void text_read_operand(parser *p) {
   }
   text_expect(p, "]");
   if (p->error || !GROW(p, operands)) return;
-  p->operands[p->head.noperands++] = o;
+  p->draft.operands[p->draft.head.noperands++] = o;
 }
 
 /* ", final" and the like: no operand follows the comma. */
@@ -221,7 +215,7 @@ static uint16_t text_read_operands(parser *p, const char *separator) {
 
 static void text_read_instr(parser *p) {
   if (!GROW(p, instrs)) return;
-  hk_instr *i = &p->instrs[p->head.ninstrs++];
+  hk_instr *i = &p->draft.instrs[p->draft.head.ninstrs++];
   memset(i, 0, sizeof *i);
   text_spaces(p);
   if (text_take(p, "repeat the next ")) {
@@ -231,21 +225,14 @@ static void text_read_instr(parser *p) {
     i->repeat.count = text_number(p, INT32_MAX);
     text_expect(p, " times");
   } else {
-    uint32_t first = p->head.noperands;
+    uint32_t first = p->draft.head.noperands;
     i->ndst = text_read_operands(p, ", ");
     text_expect(p, " <- ");
     i->nsrc = text_read_operands(p, " + ");
     if (!p->error && text_take(p, ", final")) i->flags |= HK_INSTR_FINAL;
     if (!p->error && text_take(p, ", copy")) i->flags |= HK_INSTR_COPY;
     if (!p->error && text_take(p, ", in switch")) i->flags |= HK_INSTR_IN_SWITCH;
-    uint32_t n = p->head.noperands - first;
-    if (n > HK_INLINE_OPERANDS) {
-      i->flags |= HK_INSTR_TABLE;
-      i->table = first;
-    } else if (n) {
-      memcpy(i->inline_operands, p->operands + first, n * sizeof *p->operands);
-      p->head.noperands = first;
-    }
+    hk_program_draft_move(&p->draft, i, first);
   }
   text_end_of_line(p);
 }
@@ -253,10 +240,10 @@ static void text_read_instr(parser *p) {
 static void text_read_lane(parser *p) {
   text_expect(p, "lane ");
   uint32_t lane = text_number(p, UINT8_MAX);
-  if (!p->error && lane != p->head.nlanes) text_fail(p, "the next lane is %u", p->head.nlanes);
+  if (!p->error && lane != p->draft.head.nlanes) text_fail(p, "the next lane is %u", p->draft.head.nlanes);
   text_end_of_line(p);
   if (p->error || !GROW(p, lanes)) return;
-  p->lanes[p->head.nlanes++] = (hk_lane){.first = p->head.ninstrs};
+  p->draft.lanes[p->draft.head.nlanes++] = (hk_lane){.first = p->draft.head.ninstrs};
   text_read_links(p);
   while (!p->error && *p->at == ' ') {
     text_spaces(p);
@@ -264,7 +251,7 @@ static void text_read_lane(parser *p) {
     text_expect(p, ": ");
     if (!p->error) text_read_instr(p);
   }
-  p->lanes[lane].count = p->head.ninstrs - p->lanes[lane].first;
+  p->draft.lanes[lane].count = p->draft.head.ninstrs - p->draft.lanes[lane].first;
 }
 
 hk_status hk_program_parse(const char *text, hk_program **out) { return hk_program_parse_at(text, 1, out); }
@@ -274,10 +261,7 @@ hk_status hk_program_parse_at(const char *text, int line, hk_program **out) {
   *out = NULL;
   text_read_head(&p);
   while (!p.error && *p.at) text_read_lane(&p);
-  if (!p.error) p.error = hk_program_assemble(&p.head, p.lanes, p.links, p.instrs, p.operands, out);
-  free(p.lanes);
-  free(p.links);
-  free(p.instrs);
-  free(p.operands);
+  if (!p.error) p.error = hk_program_draft_assemble(&p.draft, out);
+  hk_program_draft_free(&p.draft);
   return p.error;
 }
