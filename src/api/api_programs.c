@@ -39,12 +39,10 @@ out:
 static hk_status api_programs_get(ncclComm_t c, const char *path, uint64_t *has, char **text) {
   size_t bytes = 0;
   int source = c->nranks, lack = 0;
-  hk_status read = path ? hk_text_read(path, HK_PROGRAM_FILE_BYTES, text, &bytes) : HK_OK;
-  char why[512];
-  snprintf(why, sizeof why, "%s", hk_last_error());
+  const hk_status read = path ? hk_text_read(path, HK_PROGRAM_FILE_BYTES, text, &bytes) : HK_OK;
   has[c->rank] = !path ? API_NO_PATH : read == HK_OK ? bytes : API_NO_TEXT;
   HK_OR_RETURN(hk_bootstrap_allgather(c->bootstrap, has, sizeof *has));
-  if (read != HK_OK) return HK_FAIL(read, "%s", why);
+  if (read != HK_OK) return read;
   for (int r = c->nranks - 1; r >= 0; r--) {
     if (has[r] == API_NO_TEXT)
       return HK_FAIL(HK_ERR_USAGE, "hocketCommLoadProgram: rank %d cannot read its file: its ncclGetLastError says why",
@@ -94,11 +92,11 @@ static hk_status api_programs_load(ncclComm_t c, const char *path) {
   if (!rows) return HK_FAIL_ERRNO("hocketCommLoadProgram: no memory for %d ranks", c->nranks);
   HK_TRY(api_programs_get(c, path, rows, &text), out);
   rc = hk_choose_add_program(c, path ? path : "another rank's file", text, &hash);
-  char why[512];
+  char why[HK_ERROR_TEXT];
   snprintf(why, sizeof why, "%s", hk_last_error());
   /* Also after an error: the other ranks wait for this rank's hash. */
   const hk_status compared = api_programs_compare(c, hash, rows);
-  if (rc != HK_OK) (void)HK_FAIL(rc, "%s", why);
+  if (rc != HK_OK) hk_error_adopt(why);
   if (rc == HK_OK && compared != HK_OK) {
     hk_choose_drop_program(c, before);
     rc = compared;

@@ -55,8 +55,8 @@ hk_status hk_fail_errno_at(const char *file, int line, const char *format, ...)
  * the thread's next error or end. */
 const char *hk_last_error(void);
 
-/* Makes `text`, which another thread has logged, this thread's newest error: the thread then reports that failure to
- * its caller. */
+/* Makes `text`, which is in the log already, this thread's newest error: the thread then reports that failure to its
+ * caller. */
 void hk_error_adopt(const char *text);
 
 #define HK_ARRAY_LENGTH(a) (sizeof(a) / sizeof((a)[0]))

@@ -7,7 +7,6 @@
 
 enum {
   BUDGET = 4, /* patience with all ranks, in patiences with one */
-  LISTED = 8, /* numbers in a list of ranks */
   NAMED = 6,  /* ranks that are described; the others are counted */
   MORE = 24   /* bytes of "; and 31 more ranks" */
 };
@@ -117,7 +116,7 @@ void hk_inquiry_describe(const hk_inquiry *q, char *text, size_t bytes) {
 }
 
 void hk_ranks_describe(const int *ranks, int n, char *text, size_t bytes) {
-  int listed = n > LISTED ? LISTED : n;
+  int listed = n > HK_RANKS_LISTED ? HK_RANKS_LISTED : n;
   size_t used = (size_t)snprintf(text, bytes, "rank%s ", n > 1 ? "s" : "");
   for (int i = 0; i < listed && used < bytes; i++)
     used += (size_t)snprintf(text + used, bytes - used, "%s%d", i == 0 ? "" : i + 1 == n ? " and " : ", ", ranks[i]);

@@ -45,7 +45,8 @@ void hk_inquiry_add(hk_inquiry *q, int rank);
 void hk_inquiry_follow(hk_inquiry *q);
 int hk_inquiry_blocker(const hk_inquiry *q); /* the lowest rank that blocks; -1: none */
 
-/* "rank 3", "ranks 0, 2 and 4", "ranks 0, 1, 2 and 12 more". */
+/* "rank 3", "ranks 0, 2 and 4", "ranks 0, 1, 2 and 12 more". `ranks` has the first HK_RANKS_LISTED of n. */
+enum { HK_RANKS_LISTED = 8 };
 void hk_ranks_describe(const int *ranks, int n, char *text, size_t bytes);
 /* "; rank 2 is in ...; rank 3 ...; and 4 more ranks". */
 void hk_inquiry_describe(const hk_inquiry *q, char *text, size_t bytes);

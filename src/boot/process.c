@@ -1,9 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Process-wide state of the bootstrap (process.h). */
 #include "process.h"
+#include <fcntl.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -112,4 +115,16 @@ void hk_watch_silence(const hk_settings *settings, int fd) {
   int one = 1;
   (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);   /* an error only makes it slower */
   hk_silence_watch(fd, (unsigned)settings->PEER_TIMEOUT, KEEPALIVES); /* a quarter of that time apart */
+}
+
+char hk_process_state(int pid) {
+  char path[48], text[256];
+  snprintf(path, sizeof path, "/proc/%d/stat", pid);
+  int fd = open(path, O_RDONLY | O_CLOEXEC);
+  ssize_t n = fd < 0 ? -1 : read(fd, text, sizeof text - 1);
+  if (fd >= 0) close(fd);
+  if (n <= 0) return 0;
+  text[n] = 0;
+  const char *end = strrchr(text, ')'); /* after the name, which may be anything */
+  return end && end[1] == ' ' ? end[2] : 0;
 }

@@ -20,6 +20,11 @@ void hk_boot_close(int fd);
 /* A random number for this process, another one in a forked child; 0 only without a source of randomness. */
 uint64_t hk_process_nonce(void);
 
+/* The state of a process as /proc shows it: 'R', 'S', 'T', ...; 0 if it shows nothing. */
+char hk_process_state(int pid);
+/* True of a state in which a signal or a debugger has stopped the process. */
+static inline bool hk_process_stopped(char state) { return state == 'T' || state == 't'; }
+
 /* Raises the limit of open files to `wanted`, or to the hard limit if that is lower. */
 void hk_want_files(unsigned wanted);
 /* After EMFILE: doubles the limit. False if it cannot be raised. */

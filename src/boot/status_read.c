@@ -11,6 +11,7 @@
 #include "../base/array.h"
 #include "../base/wait.h"
 #include "dial.h"
+#include "process.h"
 #include "status.h"
 #include "status_wire.h"
 
@@ -69,17 +70,6 @@ static size_t status_read_all(hk_status_process *p, int fd, uint64_t deadline_ns
   }
 }
 
-/* Stopped by a signal or a debugger: it would not answer. */
-static bool status_is_stopped(int pid) {
-  char path[48], text[256];
-  snprintf(path, sizeof path, "/proc/%d/stat", pid);
-  FILE *f = fopen(path, "re");
-  const bool read = f && fgets(text, sizeof text, f);
-  if (f) fclose(f);
-  const char *end = read ? strrchr(text, ')') : NULL; /* after the name, which may be anything */
-  return end && end[1] == ' ' && (end[2] == 'T' || end[2] == 't');
-}
-
 /* `name`: of its socket, after the zero byte. */
 static void status_read_process(hk_status_process *p, const char *name, uint64_t patience_ns, _Atomic(int) *stop) {
   struct sockaddr_un at = {.sun_family = AF_UNIX};
@@ -94,7 +84,7 @@ static void status_read_process(hk_status_process *p, const char *name, uint64_t
       p->pid = who.pid;
       p->refused = geteuid() != 0 && who.uid != geteuid();
     }
-    p->stopped = !p->refused && status_is_stopped(p->pid);
+    p->stopped = !p->refused && hk_process_stopped(hk_process_state(p->pid)); /* it would not answer */
     if (!p->refused && !p->stopped) p->size = status_read_all(p, fd, hk_now_ns() + patience_ns, stop);
     p->answers = p->size && status_read_members(p, p->size);
     if (!p->answers) p->nmembers = 0;

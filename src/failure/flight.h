@@ -93,7 +93,7 @@ static inline uint64_t hk_flight_put(hk_flight *f, const hk_call *call, uint64_t
   return number;
 }
 
-/* The communicator's collective has begun. It may be told more than once. */
+/* The communicator's collective has begun. A second call for the same collective does nothing. */
 static inline void hk_flight_begin(ncclComm_t c, const hk_call *call, const hk_plan *plan, bool timed) {
   hk_flight *f = c->flight;
   if (!f || f->sequence == c->order.sequence) return;

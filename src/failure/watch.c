@@ -1,14 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The watchdog: publishes this rank's activity, and finds out why an awaited peer does not make progress. */
 #include "watch.h"
-#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 #include "../base/param.h"
 #include "../base/thread.h"
 #include "../boot/bootstrap.h"
 #include "../boot/inquiry.h"
+#include "../boot/process.h"
 #include "../kernels/exec.h"
 #include "../transport/status_page.h"
 #include "../transport/transport.h"
@@ -149,19 +148,6 @@ void hk_watch_report(void *comm, hk_activity *out) {
 
 /* ---- what another rank does ---- */
 
-/* As /proc shows it: 'R', 'S', 'T', ...; 0 if it shows nothing. */
-static char watch_process_state(int pid) {
-  char path[48], text[256];
-  snprintf(path, sizeof path, "/proc/%d/stat", pid);
-  int fd = open(path, O_RDONLY | O_CLOEXEC);
-  ssize_t n = fd < 0 ? -1 : read(fd, text, sizeof text - 1);
-  if (fd >= 0) close(fd);
-  if (n <= 0) return 0;
-  text[n] = 0;
-  const char *end = strrchr(text, ')'); /* after the name, which may be anything */
-  return end && end[1] == ' ' ? end[2] : 0;
-}
-
 hk_presence hk_watch_ask(ncclComm_t c, int rank, uint64_t patience, hk_activity *out) {
   hk_presence p = hk_bootstrap_ask(c->bootstrap, rank, patience, out);
   const hk_peer *peer = &c->peers[rank];
@@ -170,8 +156,8 @@ hk_presence hk_watch_ask(ncclComm_t c, int rank, uint64_t patience, hk_activity 
   if (p != HK_PRESENCE_STOPPED || !b || peer->host != c->peers[c->rank].host) return p;
   /* In another PID namespace the number names no process or the wrong one. */
   if (!peer->pid_space || peer->pid_space != c->peers[c->rank].pid_space) return p;
-  char state = watch_process_state(peer->pid);
-  if (state == 0 || state == 'T' || state == 't') return p;
+  const char state = hk_process_state(peer->pid);
+  if (state == 0 || hk_process_stopped(state)) return p;
   watch_read_page(b, out);
   return HK_PRESENCE_ANSWERS;
 }

@@ -6,7 +6,7 @@
 #include "../base/array.h"
 #include "mscclpp_run.h"
 
-int hk_mscclpp_block_of(const hk_mscclpp_state *x, int op) { /* the thread block that has this operation */
+int hk_mscclpp_block_of(const hk_mscclpp_state *x, int op) {
   int low = 0, high = x->f->nblocks;
   while (high - low > 1) {
     const int middle = (low + high) / 2;
@@ -18,7 +18,6 @@ int hk_mscclpp_block_of(const hk_mscclpp_state *x, int op) { /* the thread block
   return low;
 }
 
-/* The number of an operation in the clocks; 1 is the beginning of its thread block. */
 uint16_t hk_mscclpp_tick(const hk_mscclpp_state *x, int op) {
   return (uint16_t)(op - x->f->blocks[hk_mscclpp_block_of(x, op)].first + 2);
 }
@@ -61,7 +60,6 @@ int hk_mscclpp_alias(const hk_mscclpp_file *f, int rank, int in) {
   return message < 0 ? message : message * f->parts + in % f->parts;
 }
 
-/* In place, an input chunk is the output chunk at its address. */
 int hk_mscclpp_place_of(const hk_mscclpp_state *x, const hk_mscclpp_buffer *b, int chunk) {
   const int at = b->at + chunk;
   const int out = b->space == HK_MSCCLPP_IN && x->f->in_place ? hk_mscclpp_alias(x->f, b->rank, at) : -1;
@@ -73,7 +71,6 @@ hk_mscclpp_cell *hk_mscclpp_cell_at(const hk_mscclpp_state *x, int rank, int pla
   return &x->cells[(size_t)rank * (size_t)hk_mscclpp_places(x->f) + (size_t)place];
 }
 
-/* "chunk 3 of the input of gpu 1", as the file counts chunks. */
 const char *hk_mscclpp_place_name(const hk_mscclpp_state *x, const hk_mscclpp_buffer *b, int chunk, char *text,
                                   size_t room) {
   static const char *const names[] = {"input", "output", "scratch memory", "scratch memory's packets"};
@@ -91,7 +88,6 @@ void hk_mscclpp_merge(const hk_mscclpp_state *x, uint16_t *into, const uint16_t 
     if (from[i] > into[i]) into[i] = from[i];
 }
 
-/* Keeps the clock that a signal of this thread block carries: with its operations up to `own`. -1: no memory. */
 int hk_mscclpp_snapshot(hk_mscclpp_state *x, int block, uint16_t own) {
   const size_t n = (size_t)x->f->nblocks;
   if (((size_t)x->nsnapshots + 1) * n > HK_MSCCLPP_CLOCKS) {
@@ -109,7 +105,6 @@ int hk_mscclpp_snapshot(hk_mscclpp_state *x, int block, uint16_t own) {
   return x->nsnapshots++;
 }
 
-/* True if operation `before` is over when the thread block's threads, or one that has waited, go on. */
 bool hk_mscclpp_ordered(const hk_mscclpp_state *x, const uint16_t *clock, int block, int before) {
   const int other = hk_mscclpp_block_of(x, before);
   return other == block || clock[other] >= hk_mscclpp_tick(x, before);

@@ -69,9 +69,9 @@ void hk_mscclpp_one_lane(hk_mscclpp_emitter *x);
 int hk_mscclpp_link_of(hk_mscclpp_emitter *x, int from, int to, bool reads);
 /* False: no memory. */
 bool hk_mscclpp_find_links(hk_mscclpp_emitter *x);
-/* Lanes become one if two ranks have too many links. Returns false if so: links must be found again. */
+/* Lanes become one if two ranks have more than HK_CHANNELS links. Returns false if so: links must be found again. */
 bool hk_mscclpp_few_links(hk_mscclpp_emitter *x, int *numbers);
-/* The channels of all links. False: no memory. */
+/* The channels of two ranks' links, from 0 on. False: no memory. */
 bool hk_mscclpp_number_links(hk_mscclpp_emitter *x);
 /* Joins the links whose messages have one order at both ends. False: no memory. */
 bool hk_mscclpp_join_links(hk_mscclpp_emitter *x);

@@ -27,7 +27,6 @@ hk_mscclpp_emit_place *hk_mscclpp_emit_cell(const hk_mscclpp_emitter *x, const h
   return &x->cells[(size_t)p->rank * (size_t)hk_mscclpp_places(x->f) + (size_t)p->at];
 }
 
-/* The cell that two chunks share which are at one address if the call is in place. */
 hk_mscclpp_emit_place *hk_mscclpp_shared_cell(const hk_mscclpp_emitter *x, hk_mscclpp_place p) {
   const int out = p.at < x->f->nin ? hk_mscclpp_alias(x->f, p.rank, p.at) : -1;
   if (out >= 0) p.at = hk_mscclpp_begin(x->f, HK_MSCCLPP_OUT) + out;
@@ -56,7 +55,6 @@ void hk_mscclpp_find_lanes(hk_mscclpp_emitter *x) {
     }
 }
 
-/* One lane for each rank. */
 void hk_mscclpp_one_lane(hk_mscclpp_emitter *x) {
   for (int b = 0; b < x->f->nblocks; b++)
     for (int r = 0; r < x->f->nranks; r++) lanes_tie(x, hk_mscclpp_agent(x, 0, r), hk_mscclpp_agent(x, b, r));
@@ -64,7 +62,6 @@ void hk_mscclpp_one_lane(hk_mscclpp_emitter *x) {
 
 /* ---- links ---- */
 
-/* The link between the lanes of two agents; -1: no memory. */
 int hk_mscclpp_link_of(hk_mscclpp_emitter *x, int from, int to, bool reads) {
   from = hk_mscclpp_lane(x, from), to = hk_mscclpp_lane(x, to);
   for (int i = x->first_link[from]; i >= 0; i = x->links[i].next)
@@ -98,8 +95,7 @@ bool hk_mscclpp_find_links(hk_mscclpp_emitter *x) {
   return true;
 }
 
-/* Two ranks have at most HK_CHANNELS links. If there are more, lanes become one, so that of each kind, those that read
- * and the others, half of this number is left. Returns false if so. */
+/* Of each kind of links, those that read and the others, half of HK_CHANNELS is left. */
 bool hk_mscclpp_few_links(hk_mscclpp_emitter *x, int *numbers) {
   enum { HALF = HK_CHANNELS / 2 };
   const int n = x->f->nranks;
@@ -129,7 +125,6 @@ static uint64_t lanes_link_order(const hk_mscclpp_emitter *x, const hk_mscclpp_l
   return (uint64_t)l->reads << 40 | (uint64_t)x->f->blocks[l->from / n].id << 20 | (unsigned)x->f->blocks[l->to / n].id;
 }
 
-/* The channels of two ranks' links, from 0 on. */
 bool hk_mscclpp_number_links(hk_mscclpp_emitter *x) {
   const int n = x->f->nranks;
   int *turns = calloc((size_t)(n * n) * (1 + HK_CHANNELS), sizeof *turns), *others = turns + n * n;
@@ -171,7 +166,6 @@ static void lanes_note(const int *link_of, const hk_mscclpp_emitter *x, lanes_pa
   last[2 * pair + sent] = record;
 }
 
-/* If both kinds of messages between two lanes have one order at both ends, they go over one link. */
 bool hk_mscclpp_join_links(hk_mscclpp_emitter *x) {
   bool good = false;
   lanes_pair *pairs = calloc((size_t)x->nlinks + 1, sizeof *pairs);

@@ -204,7 +204,7 @@ static bool run_stuck(hk_mscclpp_state *x, int block) {
         s->peer, x->queues[lacks].n, s->type == HK_MSCCLPP_PORT ? "port" : "memory", x->f->signals[s->other].number);
   }
   const hk_mscclpp_buffer *b = run_waits_for(x, o, x->blocks[block].done);
-  return hk_mscclpp_wrong(x, op, "waits for ever for %s, which nobody writes before",
+  return hk_mscclpp_wrong(x, op, "waits for ever for %s, which no operation writes before",
                           hk_mscclpp_place_name(x, b, x->blocks[block].done, name, sizeof name));
 }
 

@@ -14,7 +14,7 @@
 #include "../boot/inquiry.h"
 #include "../program/operation.h"
 
-enum { ASKERS = 32, NAMED = 8 /* ranks in a verdict */ };
+enum { ASKERS = 32 };
 static const hk_ps_patience collect_patience = {
     .process_ns = 300000000u, .others_ns = 1200000000u, .rank_ns = 1000000000u};
 
@@ -54,7 +54,7 @@ static hk_status collect_take_answers(hk_ps *p) {
   return HK_OK;
 }
 
-/* ---- the ranks that have not told: asked over the network, several at a time ---- */
+/* ---- the other ranks: asked over the network, several at a time ---- */
 
 typedef struct collect_round {
   hk_ps *p;
@@ -179,7 +179,7 @@ static void collect_judge(hk_ps_comm *c, unsigned late_ms) {
                                       [PS_LATE] = "are late",
                                       [PS_DIFFERS] = "are in another call",
                                       [PS_BLOCKS] = "are awaited"};
-  int ranks[NAMED], n = 0, waiting = 0;
+  int ranks[HK_RANKS_LISTED], n = 0, waiting = 0;
   char list[160], does[480];
   for (int r = 0; r < c->nranks; r++) {
     const hk_activity *a = &c->ranks[r].activity;
@@ -194,11 +194,11 @@ static void collect_judge(hk_ps_comm *c, unsigned late_ms) {
     for (int r = 0; r < c->nranks; r++) {
       if (!collect_is(c, &c->ranks[r], g, signature)) continue;
       c->ranks[r].guilty = true;
-      if (n < NAMED) ranks[n] = r;
+      if (n < HK_RANKS_LISTED) ranks[n] = r;
       n++;
     }
     if (!n) continue;
-    hk_ranks_describe(ranks, n < NAMED ? n : NAMED, list, sizeof list);
+    hk_ranks_describe(ranks, n, list, sizeof list);
     const hk_ps_rank *first = &c->ranks[ranks[0]];
     hk_activity_describe(&first->activity, first->presence, does, sizeof does);
     if (first->joins) snprintf(does, sizeof does, "has not joined the communicator yet");

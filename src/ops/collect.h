@@ -7,7 +7,7 @@
 #include "../boot/status.h"
 
 typedef struct hk_ps_rank {
-  bool here;            /* its process is on this host, and has told what it does */
+  bool here;            /* its process is on this host, and has answered */
   int pid;              /* 0: not known */
   char host[64];        /* the name of this host, or an address; empty: not known */
   hk_presence presence; /* the activity is valid with HK_PRESENCE_ANSWERS */

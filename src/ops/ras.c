@@ -40,7 +40,7 @@ typedef struct ras_client {
   uint64_t born_ns, since_ns; /* since_ns: of its last command, or of the last bytes that it took */
   hk_ras_format how;
   double timeout_s;
-  bool told;    /* it monitors, and has got the events up to now */
+  bool current; /* it monitors, and has got all events so far */
   bool greeted; /* it has sent a valid command */
   bool wants;   /* a report */
   bool over;    /* all is said: it is closed when the client has read it */
@@ -328,8 +328,8 @@ static bool ras_deliver(ras_client *c, const hk_ps *before, const hk_ps *now, do
     ras_say(c, "ERROR: the process that answers cannot ask others: %s\n", hk_last_error());
   }
   if (c->fd < 0 || c->over || !c->how.groups) return false;
-  if (now) ras_notify(c, c->told ? before : &none, now);
-  c->told = true;
+  if (now) ras_notify(c, c->current ? before : &none, now);
+  c->current = true;
   return true;
 }
 

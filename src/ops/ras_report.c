@@ -15,7 +15,7 @@ static void ras_report_time(char *text, size_t bytes) {
   if (!localtime_r(&now, &local) || !strftime(text, bytes, "%F %T", &local)) snprintf(text, bytes, "unknown");
 }
 
-/* It has told what it does in this communicator. */
+/* It is in this communicator, and has answered. */
 static bool ras_report_present(const hk_ps_rank *r) { return r->presence == HK_PRESENCE_ANSWERS && !r->joins; }
 
 static ras_state ras_report_state(const hk_ps_rank *r) {

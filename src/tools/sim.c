@@ -94,6 +94,8 @@ static hk_status simulate(hk_sim_view *v, const options *o, hk_sim_site *site, c
   return HK_OK;
 }
 
+static hk_status sim_trace(FILE *to, const void *result) { return hk_sim_trace(result, to); }
+
 static int sim_write_trace(const hk_sim_view *v, const char *file) {
   const hk_sim_row *row = NULL;
   for (int i = 0; i < v->nrows; i++)
@@ -102,11 +104,7 @@ static int sim_write_trace(const hk_sim_view *v, const char *file) {
     return hk_tool_wrong("--trace: machines of more than %d ranks are simulated at flow level, which has no timeline; "
                          "--exact gives one",
                          HK_SIM_EVENT_RANKS);
-  FILE *to = !strcmp(file, "-") ? stdout : fopen(file, "w");
-  if (!to) return hk_tool_wrong("--trace: %s cannot be written", file);
-  hk_status rc = hk_sim_trace(&row->result, to);
-  if (to != stdout && fclose(to) && rc == HK_OK) return hk_tool_wrong("--trace: %s cannot be written", file);
-  return rc == HK_OK ? HK_EXIT_OK : hk_tool_failed(rc);
+  return hk_tool_output(file, sim_trace, &row->result);
 }
 
 static int sim_run(void *into, int nargs, char **args) {

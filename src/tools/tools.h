@@ -111,6 +111,10 @@ const char *hk_tool_protocol_word(int i); /* "auto", then the protocols */
 
 /* ---- output ---- */
 
+/* Calls `write` with the file, or with the standard output if path is NULL or "-". Returns an exit code, after printing
+ * the error. */
+int hk_tool_output(const char *path, hk_status (*write)(FILE *to, const void *what), const void *what);
+
 enum { HK_TOOL_WIDTH = 100 };
 typedef enum hk_style {
   HK_STYLE_PLAIN,

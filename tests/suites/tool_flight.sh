@@ -33,7 +33,7 @@ gives 0 "$hocket" flight "$tmp"/r?
 says 'Communicator 0xabc "dp", 3 ranks, 3 files'
 says 'ended every operation up to 1; the newest that a rank has begun is 2'
 gives 0 "$hocket" flight "$tmp/r0"
-says 'no file of ranks 1, 2'
+says 'no file of ranks 1 and 2'
 
 # The clock of host b is 3 s ahead.
 gives 0 "$hocket" flight --timeline "$tmp/timeline" "$tmp"/r?
@@ -61,7 +61,7 @@ says '"pid":71,"file"'
 # Calls that differ come first, though a failure says something else.
 record r1 1 a 20 '{"code":6,"rank":2,"text":"rank 2 is gone"}' "$(operation 1 "$A" over 10 11)" "$(operation 2 "$B" failed 12)"
 gives 1 "$hocket" flight "$tmp"/r?
-says "the calls differ at operation 2: rank 1: $B; ranks 0, 2: AllReduce(1 x"
+says "the calls differ at operation 2: rank 1: $B; ranks 0 and 2: AllReduce(1 x"
 says 'the failure of 1 rank names rank 2: rank 2 is gone'
 
 # A rank without a file, which the others name.

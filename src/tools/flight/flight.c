@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* `hocket flight`: reads the flight records of ranks, names what went wrong, and draws a timeline. */
 #include "flight.h"
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include "../../base/json.h"
+#include "../../boot/inquiry.h" /* ranks in words */
 #include "../tools.h"
 
 typedef struct options {
@@ -124,7 +124,7 @@ static void flight_print(const hk_flight_comm *c) {
     hk_tool_wrap(stdout, 2, c->verdict);
     fputs(hk_tool_style(stdout, HK_STYLE_PLAIN), stdout);
   } else if (c->nmissing) {
-    hk_flight_ranks(c->missing, c->nmissing, ranks, sizeof ranks);
+    hk_ranks_describe(c->missing, c->nmissing, ranks, sizeof ranks);
     printf("  no file of %s\n", ranks);
   }
   printf("  %s operation up to %lld%s; the newest that a rank has begun is %lld\n",
@@ -190,13 +190,10 @@ static void flight_json(const flight_set *s) {
   putchar('\n');
 }
 
-static int flight_draw(const flight_set *s, const char *path) {
-  FILE *to = strcmp(path, "-") ? fopen(path, "w") : stdout;
-  if (!to) return hk_tool_wrong("--timeline: %s cannot be written: %s", path, strerror(errno));
+static hk_status flight_draw(FILE *to, const void *what) {
+  const flight_set *s = what;
   hk_flight_timeline(s->comms, s->ncomms, to);
-  const bool bad = ferror(to) != 0;
-  if ((to != stdout && fclose(to)) || bad) return hk_tool_wrong("--timeline: %s cannot be written", path);
-  return HK_EXIT_OK;
+  return HK_OK;
 }
 
 /* How much the clocks of other hosts are ahead, if the timeline corrects it. */
@@ -220,7 +217,8 @@ static int flight_run(void *into, int nargs, char **args) {
     code = hk_tool_failed(rc);
     goto out;
   }
-  if (o->timeline && (code = flight_draw(&s, o->timeline)) != HK_EXIT_OK) goto out;
+  if (o->timeline) code = hk_tool_output(o->timeline, flight_draw, &s);
+  if (code != HK_EXIT_OK) goto out;
   const bool quiet = o->timeline && !strcmp(o->timeline, "-");
   if (o->json && !quiet) flight_json(&s);
   for (int i = 0; i < s.ncomms; i++) {

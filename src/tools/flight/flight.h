@@ -59,8 +59,6 @@ void hk_flight_file_free(hk_flight_file *f);
 hk_status hk_flight_judge(hk_flight_comm *c);
 /* The operation of that number among collectives; NULL: the file does not have it. */
 const hk_flight_op *hk_flight_collective(const hk_flight_file *f, long long number);
-/* "rank 3", "ranks 1, 2 and 5 more" */
-void hk_flight_ranks(const int *ranks, int n, char *text, size_t bytes);
 /* timeline.c: estimates shift_ns; then writes a timeline in Chrome's trace form. */
 void hk_flight_align(hk_flight_comm *c);
 void hk_flight_timeline(const hk_flight_comm *comms, int n, FILE *to);

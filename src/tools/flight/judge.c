@@ -3,19 +3,12 @@
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include "../../boot/inquiry.h" /* ranks in words */
 #include "../tools.h"
 #include "flight.h"
 
-enum { JUDGE_NAMED = 8 }; /* ranks in a list */
 /* Files of a healthy job are not written at one moment. A rank that is behind by less is not late. */
 static const long long judge_late_ns = 1000000000;
-
-void hk_flight_ranks(const int *ranks, int n, char *text, size_t bytes) {
-  size_t used = (size_t)snprintf(text, bytes, "rank%s ", n == 1 ? "" : "s");
-  for (int i = 0; i < n && i < JUDGE_NAMED && used < bytes; i++)
-    used += (size_t)snprintf(text + used, bytes - used, "%s%d", i ? ", " : "", ranks[i]);
-  if (n > JUDGE_NAMED && used < bytes) snprintf(text + used, bytes - used, " and %d more", n - JUDGE_NAMED);
-}
 
 const hk_flight_op *hk_flight_collective(const hk_flight_file *f, long long number) {
   for (size_t i = f->nops; i-- > 0;)
@@ -82,8 +75,8 @@ static void judge_differ(hk_flight_comm *c, const judge_item *at, size_t n, int 
   }
   for (size_t i = 0; i < n && !c->other; i++)
     if (strcmp(at[i].op->call, c->usual)) c->other = at[i].op->call;
-  hk_flight_ranks(ranks, judge_count(at, n, c->other, true, ranks), some, sizeof some);
-  hk_flight_ranks(ranks, judge_count(at, n, c->usual, true, ranks), others, sizeof others);
+  hk_ranks_describe(ranks, judge_count(at, n, c->other, true, ranks), some, sizeof some);
+  hk_ranks_describe(ranks, judge_count(at, n, c->usual, true, ranks), others, sizeof others);
   judge_say(c, "the calls differ at operation %lld: %s: %s; %s: %s", c->differs, some, c->other, others, c->usual);
   const int third = judge_count(at, n, c->usual, false, ranks) - judge_count(at, n, c->other, true, ranks);
   if (third > 0) judge_say(c, "%d more ranks make still other calls there", third);
@@ -165,7 +158,7 @@ static hk_status judge_late(hk_flight_comm *c) {
     if (f->begun < oldest) oldest = f->begun, example = f;
   }
   if (example) {
-    hk_flight_ranks(late, c->nlate, ranks, sizeof ranks);
+    hk_ranks_describe(late, c->nlate, ranks, sizeof ranks);
     judge_say(c, "%s had not begun operation %lld, %s after the first rank; rank %d %s", ranks, oldest + 1,
               hk_tool_time(time, (double)longest / 1e3), example->rank, example->does);
   }
@@ -203,7 +196,7 @@ static hk_status judge_missing(hk_flight_comm *c) {
       c->missing[c->nmissing++] = r;
   }
   if (!c->nmissing || !c->verdict[0]) return HK_OK;
-  hk_flight_ranks(c->missing, c->nmissing, ranks, sizeof ranks);
+  hk_ranks_describe(c->missing, c->nmissing, ranks, sizeof ranks);
   judge_say(c, "there is no file of %s: its process ended before it could write one, or the file was not given", ranks);
   return HK_OK;
 }

@@ -30,7 +30,7 @@ static int convert_run(void *into, int nargs, char **args) {
   int code = hk_program_open(&f, args[0]);
   if (code == HK_EXIT_OK && o->to == JSON && f.nsets > 1)
     code = hk_tool_wrong("%s holds programs of %d collectives; a JSON file has those of one", args[0], f.nsets);
-  if (code == HK_EXIT_OK) code = hk_program_output(o->output, convert_write, o);
+  if (code == HK_EXIT_OK) code = hk_tool_output(o->output, convert_write, o);
   hk_program_file_free(&f);
   return code;
 }

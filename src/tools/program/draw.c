@@ -42,8 +42,8 @@ static int draw_set(const hk_program_set *set, const options *o) {
     code = hk_tool_wrong("%u instructions run, and a picture can show %d: make --size smaller, or --channels fewer",
                          result.nspans, HK_PICTURE_SPANS);
   else if (o->output || !o->timeline)
-    code = hk_program_output(o->output, draw_picture, &picture);
-  if (code == HK_EXIT_OK && o->timeline) code = hk_program_output(o->timeline, draw_timeline, &picture);
+    code = hk_tool_output(o->output, draw_picture, &picture);
+  if (code == HK_EXIT_OK && o->timeline) code = hk_tool_output(o->timeline, draw_timeline, &picture);
   hk_sim_result_clear(&result);
 out:
   hk_site_close(&site);

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* `hocket program`: what users do with programs of their own, in files. */
 #include "program.h"
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include "../../base/param.h"
@@ -26,16 +25,6 @@ int hk_program_open_proved(hk_program_file *f, const char *path) {
   for (int i = 0; i < f->nsets && code == HK_EXIT_OK && rc == HK_OK; i++)
     rc = hk_program_set_prove(&f->sets[i], hk_program_file_name(path), (unsigned)hk_settings_now()->SLOTS);
   return rc == HK_OK ? code : hk_tool_failed(rc);
-}
-
-int hk_program_output(const char *path, hk_status (*write)(FILE *to, const void *what), const void *what) {
-  FILE *to = !path || !strcmp(path, "-") ? stdout : fopen(path, "w");
-  if (!to) return hk_tool_wrong("%s cannot be written: %s", path, strerror(errno));
-  const hk_status rc = write(to, what);
-  bool failed = ferror(to) != 0;
-  if (to != stdout) failed = fclose(to) || failed;
-  if (rc != HK_OK) return hk_tool_failed(rc);
-  return failed ? hk_tool_wrong("%s cannot be written: %s", path ? path : "the output", strerror(errno)) : HK_EXIT_OK;
 }
 
 static const hk_tool *const parts[] = {&hk_program_check,

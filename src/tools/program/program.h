@@ -13,6 +13,3 @@ const char *hk_program_file_name(const char *path);
 int hk_program_open(hk_program_file *f, const char *path);
 /* The same, and proves all programs. */
 int hk_program_open_proved(hk_program_file *f, const char *path);
-/* Calls `write` with the file, or with the standard output if path is NULL or "-". Returns an exit code, after printing
- * the error. */
-int hk_program_output(const char *path, hk_status (*write)(FILE *to, const void *what), const void *what);

@@ -304,7 +304,7 @@ static int search_save(const search *x, const hk_trial *best) {
   const hk_status rc = hk_candidate_build(&programs, &best->what, &x->site, x->o->coll);
   if (rc != HK_OK) return hk_tool_failed(rc);
   const hk_program_set set = {.programs = programs, .nranks = x->nranks, .in_place = true, .out_of_place = true};
-  const int code = hk_program_output(x->o->output, search_write, &(search_file){x, best, &set});
+  const int code = hk_tool_output(x->o->output, search_write, &(search_file){x, best, &set});
   hk_proof_free(programs, x->nranks);
   return code;
 }
