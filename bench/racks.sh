@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# racks.sh [ROUNDS]: examples/program_hierarchical.py beside the built-in algorithms on four hosts (network namespaces) of two ranks
+# racks.sh [ROUNDS]: compares examples/program_hierarchical.py with the built-in algorithms on four hosts (network namespaces) of two ranks
 # in two racks with 1 Gbit/s between the racks, interleaved, ROUNDS times (5): the median time of an allreduce in place.
 # Needs root, tc, and the Python package (`make python`).
 set -u

@@ -63,7 +63,7 @@ struct hk_gpu_rma_proxy {
   block *_Atomic blocks; /* new blocks are inserted at the head of the list */
   other *others;
   int blocked;      /* the rank whose slots are full; -1: none */
-  uint64_t stop_ns; /* when the thread was told to end; 0: not yet */
+  uint64_t stop_ns; /* when the thread's end was asked for; 0: not yet */
   hk_gpu_proxy_work work;
   _Atomic(int) refs; /* one for the communicator, and one for each captured job, whose graph may live longer */
 };

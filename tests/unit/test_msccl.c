@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "../../src/formats/file.h"
+#include "../support/broken.h"
 #include "../support/msccl_files.h"
 #include "../support/suite.h"
 
@@ -69,15 +70,6 @@ TEST(folds) {
   ck_assert_int_eq(hk_program_parts(m.sets->programs[2]), 1);
   hk_program_file_free(&m);
   free(text);
-}
-
-/* The file with the n-th occurrence (from 1 on) of a text replaced. */
-static char *broken(char *text, const char *what, int n, const char *by) {
-  char *at = text, *out = malloc(strlen(text) + strlen(by) + 1);
-  while (n-- > 0) ck_assert_msg((at = strstr(at + 1, what)) != NULL, "%s", what);
-  sprintf(out, "%.*s%s%s", (int)(at - text), text, by, at + strlen(what));
-  free(text);
-  return out;
 }
 
 /* Old files do not name their collective. */

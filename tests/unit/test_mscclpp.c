@@ -5,6 +5,7 @@
 #include <string.h>
 #include "../../src/formats/file.h"
 #include "../../src/formats/json_tree.h"
+#include "../support/broken.h"
 #include "../support/mscclpp_files.h"
 #include "../support/suite.h"
 
@@ -50,15 +51,6 @@ TEST(calls) {
 }
 
 /* ---- what is wrong ---- */
-
-/* The file with the n-th occurrence (from 1 on) of a text replaced. */
-static char *broken(char *text, const char *what, int n, const char *by) {
-  char *at = text, *out = malloc(strlen(text) + strlen(by) + 1);
-  while (n-- > 0) ck_assert_msg((at = strstr(at + 1, what)) != NULL, "%s", what);
-  sprintf(out, "%.*s%s%s", (int)(at - text), text, by, at + strlen(what));
-  free(text);
-  return out;
-}
 
 #define SIGNAL "{\"name\":\"signal\",\"channel_type\":\"memory\",\"channel_ids\":[0,1]}"
 #define WAIT "{\"name\":\"wait\",\"channel_type\":\"memory\",\"channel_ids\":[0,1]}"

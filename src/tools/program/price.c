@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `hocket program price`: the programs of a file beside the built-in choice. */
+/* `hocket program price`: compares the programs of a file with the built-in choice. */
 #include "../../base/json.h"
 #include "../../decide/protocol.h"
 #include "site.h"
@@ -151,10 +151,10 @@ static const hk_tool_option rows[] = {
 
 const hk_tool hk_program_price = {
     .name = "program price",
-    .about = "price and simulate the programs of a file, beside the built-in choice",
+    .about = "compare the programs of a file with the built-in choice, by price and simulation",
     .usage = "FILE...",
-    .text = "Runs the programs of a file on the simulator, for sizes from --begin to --end, and beside them what the "
-            "library chooses without the file. Sizes are those of the larger of a rank's buffers. The parameters that "
+    .text = "Simulates the programs of a file, for sizes from --begin to --end, and the algorithm that the library "
+            "chooses without the file. Sizes are those of the larger of a rank's buffers. The parameters that "
             "change the choice (NCCL_ALGO, NCCL_PROTO and others) have their effect on the built-in choice. "
             "docs/simulator.md describes the model and its error.",
     .examples = "hocket program price ring.xml -m dgx-a100 -b 64K -e 64M\n  is it worth its place in HOCKET_PROGRAMS?",
