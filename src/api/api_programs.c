@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* hocketCommLoadProgram: all ranks get one text, prove it, and compare what they made of it. */
+/* hocketCommLoadProgram: all ranks get one text, one of each host proves it, and all compare what they made of it. */
 #include <hocket.h>
 #include <stdlib.h>
 #include <string.h>
@@ -7,6 +7,7 @@
 #include "../base/thread.h"
 #include "../boot/bootstrap.h"
 #include "../comm/group.h"
+#include "../comm/hosts.h"
 #include "../core/api.h"
 #include "../core/comm.h"
 #include "../formats/file.h"
@@ -66,6 +67,21 @@ static hk_status api_programs_get(ncclComm_t c, const char *path, uint64_t *has,
   return rc;
 }
 
+/* One rank of each host proves the text. If it cannot use it, the others find the reason themselves. */
+static hk_status api_programs_add(ncclComm_t c, const char *name, const char *text, uint64_t *ways, uint64_t *hash) {
+  const int prover = hk_hosts_first(c, c->rank);
+  uint8_t way = 0;
+  char why[HK_ERROR_TEXT] = "";
+  hk_status rc = HK_OK;
+  if (c->rank == prover) rc = hk_choose_add_program(c, name, text, &way, hash);
+  if (rc != HK_OK) snprintf(why, sizeof why, "%s", hk_last_error());
+  ways[c->rank] = way;
+  HK_OR_RETURN(hk_bootstrap_allgather(c->bootstrap, ways, sizeof *ways));
+  if (rc != HK_OK) hk_error_adopt(why);
+  way = (uint8_t)ways[prover];
+  return c->rank == prover ? rc : hk_choose_add_program(c, name, text, &way, hash);
+}
+
 /* All ranks must have loaded the same program. `hash` is this rank's; 0: its text cannot be used. */
 static hk_status api_programs_compare(ncclComm_t c, uint64_t hash, uint64_t *hashes) {
   hashes[c->rank] = hash;
@@ -91,7 +107,7 @@ static hk_status api_programs_load(ncclComm_t c, const char *path) {
   uint64_t *rows = calloc((size_t)c->nranks, sizeof *rows);
   if (!rows) return HK_FAIL_ERRNO("hocketCommLoadProgram: no memory for %d ranks", c->nranks);
   HK_TRY(api_programs_get(c, path, rows, &text), out);
-  rc = hk_choose_add_program(c, path ? path : "another rank's file", text, &hash);
+  rc = api_programs_add(c, path ? path : "another rank's file", text, rows, &hash);
   char why[HK_ERROR_TEXT];
   snprintf(why, sizeof why, "%s", hk_last_error());
   /* Also after an error: the other ranks wait for this rank's hash. */

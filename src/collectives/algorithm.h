@@ -4,6 +4,7 @@
 #include <stdbool.h>
 #include "../program/builder.h"
 #include "../program/limits.h"
+#include "../program/operation.h"
 
 struct hk_summary; /* program/summary.h */
 
@@ -26,6 +27,7 @@ typedef struct hk_loaded {
   int nranks;
   /* The sizes for which the author meant it, in bytes of the larger of a rank's buffers; most 0: no limit. */
   unsigned long long least, most;
+  bool in_place, out_of_place; /* the calls for which the author meant it */
 } hk_loaded;
 
 typedef struct hk_algorithm {
@@ -54,9 +56,11 @@ static inline const char *hk_algorithm_cannot(const hk_algorithm *a, const hk_te
   if (a->loaded && a->loaded->nranks != team->nranks) return "is a program for another number of ranks";
   return a->cannot ? a->cannot(team, hk_coll_plain(coll)) : NULL;
 }
-/* True if its file is for other sizes. */
-static inline bool hk_algorithm_outside(const hk_algorithm *a, size_t bytes) {
-  return a->loaded && (bytes < a->loaded->least || (a->loaded->most && bytes > a->loaded->most));
+/* True if its file is for other sizes, or for calls in another place. */
+static inline bool hk_algorithm_outside(const hk_algorithm *a, size_t bytes, hk_place place) {
+  const hk_loaded *l = a->loaded;
+  return l && (bytes < l->least || (l->most && bytes > l->most) || (place == HK_PLACE_IN && !l->in_place) ||
+               (place == HK_PLACE_OUT && !l->out_of_place));
 }
 static inline bool hk_algorithm_supports(const hk_algorithm *a, const hk_team *team, hk_coll coll) {
   return (a->colls >> coll & 1u) && !hk_algorithm_cannot(a, team, coll);

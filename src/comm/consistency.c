@@ -25,6 +25,7 @@ hk_status hk_consistency_publish(ncclComm_t c, void *fact) {
   HK_OR_RETURN(hk_overrides_read(s->overrides, c->settings, o->min_ctas, o->max_ctas));
   if (o->batch_invariant >= 0 ? o->batch_invariant : s->overrides->filter.batch_invariant)
     c->redop_flags = HK_REDOP_INVARIANT;
+  c->options.by_place = s->overrides->by_place;
   HK_OR_RETURN(hk_tuner_load(c->settings, &s->tuner));
   f->slot_bytes = (uint64_t)c->settings->SLOT_BYTES;
   f->nslots = (uint64_t)c->settings->SLOTS;

@@ -13,6 +13,7 @@
 #include "../transport/transport.h"
 #include "consistency.h"
 #include "hosts.h"
+#include "programs.h"
 #include "topology.h"
 
 /* What each rank sends to all others, once. */
@@ -81,6 +82,7 @@ hk_status hk_comm_exchange(ncclComm_t c, bool child) {
                               .backend = exchange_column(rows, offsetof(hk_row, backend))};
   HK_TRY(hk_consistency_compare(c, &agree), out);
   HK_TRY(exchange_check_devices(c, rows), out);
+  HK_TRY(hk_programs_load(c), out);
   HK_TRY(hk_topology_agree(c, &topology), out);
   hk_hosts_count_cores(c, &hosts);
   HK_TRY(hk_wire_join(c, &transports), out);

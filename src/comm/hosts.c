@@ -23,17 +23,17 @@ static uint64_t hosts_word_of(const hk_facts *facts, int rank, int word) {
   return ((const uint64_t *)hk_fact_of(facts, rank))[word];
 }
 
-static bool hosts_first_of_host(const struct ncclComm *c, int rank) {
+int hk_hosts_first(const struct ncclComm *c, int rank) {
   int r = 0;
   while (c->peers[r].host != c->peers[rank].host) r++;
-  return r == rank;
+  return r;
 }
 
 void hk_hosts_count_cores(ncclComm_t c, const hk_host_rows *rows) {
   for (int r = 0; r < c->nranks; r++) {
     uint64_t cpus[HK_CPU_WORDS] = {0};
     int cores = 0;
-    if (!hosts_first_of_host(c, r)) continue;
+    if (hk_hosts_first(c, r) != r) continue;
     for (int i = r; i < c->nranks; i++)
       for (int k = 0; k < HK_CPU_WORDS && c->peers[i].host == c->peers[r].host; k++)
         cpus[k] |= hosts_word_of(&rows->cpus, i, k);
@@ -56,7 +56,7 @@ static hk_host_facts hosts_count_hosts(ncclComm_t c, const hk_host_rows *rows, u
   bool shm_off = false;
   for (int r = 0; r < c->nranks; r++) {
     shm_off = shm_off || hosts_word_of(&rows->shm_off, r, 0);
-    if (!hosts_first_of_host(c, r)) continue;
+    if (hk_hosts_first(c, r) != r) continue;
     const int ranks = hk_wire_host_ranks(c, r), cores = c->peers[r].cores;
     f.nhosts++;
     if (ranks > f.ranks_per_host) f.ranks_per_host = ranks;

@@ -12,6 +12,7 @@ typedef struct hk_host_rows {
   hk_facts backend; /* its backend's fact */
 } hk_host_rows;
 
+int hk_hosts_first(const struct ncclComm *c, int rank); /* the first rank on that rank's host */
 /* Fills in this rank's row. */
 void hk_hosts_publish(ncclComm_t c, uint64_t *cpus, uint64_t *shm_off);
 /* Fills in the `cores` of c->peers. A launcher may bind each rank to one core; together they may have enough. */

@@ -33,6 +33,7 @@ typedef struct hk_comm_options {
   int min_ctas, max_ctas, traffic_class;
   bool collnet;                   /* the network may reduce (CollNet) */
   int batch_invariant;            /* a parent's setting; -1: as HOCKET_BATCH_INVARIANT says */
+  bool by_place;                  /* calls say whether they are in place (hk_call_options.place) */
   int rma_contexts, rma_signals;  /* numbers for one-sided operations */
   bool rma_eager;                 /* one-sided operations are set up at init, before the first window */
   bool split_share, shrink_share; /* children of ncclCommSplit, of ncclCommShrink share the resources of `lender` */

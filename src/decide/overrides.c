@@ -12,7 +12,7 @@ const char *const hk_consistency_names[HK_AGREE_COUNT] = {
     [HK_AGREE_PROTO] = "NCCL_PROTO",
     [HK_AGREE_CHANNELS] = "NCCL_MIN_NCHANNELS, NCCL_MAX_NCHANNELS, or minCTAs and maxCTAs of ncclConfig_t",
     [HK_AGREE_TUNING_FILE] = "HOCKET_TUNING_FILE (what the file says)",
-    [HK_AGREE_PROGRAMS] = "HOCKET_PROGRAMS (the programs in the folder)",
+    [HK_AGREE_PROGRAMS] = "HOCKET_PROGRAMS (the files in the folder) or HOCKET_PROGRAMS_BY_PLACE",
     [HK_AGREE_GRAPH_FILE] = "NCCL_GRAPH_FILE",
     [HK_AGREE_CROSS_NIC] = "NCCL_CROSS_NIC",
     [HK_AGREE_P2P_LEVEL] = "NCCL_P2P_LEVEL, NCCL_PXN_DISABLE or NCCL_NVB_DISABLE",
@@ -67,19 +67,44 @@ static hk_status overrides_read_constants(hk_overrides *o, const hk_settings *s)
   return hk_constants_read(&o->constants, path ? path : usual);
 }
 
-hk_status hk_overrides_read(hk_overrides *o, const hk_settings *s, int min_channels, int max_channels) {
-  const char *algo = s->ALGO, *proto = s->PROTO;
+/* The settings that name algorithms. */
+static hk_status overrides_read_names(hk_overrides *o) {
+  const hk_settings *s = o->settings;
   const char *rules = s->TUNING_FILE;
-  *o = (hk_overrides){.settings = s, .gdr_level = HK_PATH_PXB};
-  if (s->PROGRAMS && *s->PROGRAMS) {
-    HK_OR_RETURN(hk_user_programs_load(&o->programs, s->PROGRAMS, (unsigned)s->SLOTS));
-    o->filter.algorithms = o->programs->all;
-    o->agreement[HK_AGREE_PROGRAMS] = o->programs->hash;
-  }
-  HK_OR_RETURN(hk_filter_parse(&o->filter, algo, proto));
-  HK_OR_RETURN(overrides_read_channels(o, s, min_channels, max_channels));
+  HK_OR_RETURN(hk_filter_parse(&o->filter, s->ALGO, s->PROTO));
   if (rules && *rules) HK_OR_RETURN(hk_rules_read(&o->rules, rules, hk_filter_algorithms(&o->filter)));
   o->filter.rules = o->rules;
+  return HK_OK;
+}
+
+static hk_status overrides_read_folder(hk_overrides *o) {
+  const char *path = o->settings->PROGRAMS;
+  o->by_place = o->settings->PROGRAMS_BY_PLACE != 0;
+  o->agreement[HK_AGREE_PROGRAMS] = o->by_place;
+  if (!path || !*path) return HK_OK;
+  HK_OR_RETURN(hk_program_folder_list(&o->folder, path));
+  for (int i = 0; i < o->folder.n; i++)
+    o->agreement[HK_AGREE_PROGRAMS] =
+        hk_hash_mix(o->agreement[HK_AGREE_PROGRAMS], overrides_hash_text(o->folder.names[i]));
+  return HK_OK;
+}
+
+hk_status hk_overrides_load(hk_overrides *o, uint8_t *ways, bool proved) {
+  if (!o->folder.n) return HK_OK;
+  HK_OR_RETURN(hk_user_programs_load(&o->programs, &o->folder, (unsigned)o->settings->SLOTS, ways, proved));
+  o->filter.algorithms = o->programs->all;
+  return overrides_read_names(o);
+}
+
+uint64_t hk_overrides_loaded(const hk_overrides *o) {
+  return hk_hash_mix(hk_rules_hash(o->rules), o->programs ? o->programs->hash : 0);
+}
+
+hk_status hk_overrides_read(hk_overrides *o, const hk_settings *s, int min_channels, int max_channels) {
+  *o = (hk_overrides){.settings = s, .gdr_level = HK_PATH_PXB};
+  HK_OR_RETURN(overrides_read_folder(o));
+  if (!o->folder.n) HK_OR_RETURN(overrides_read_names(o));
+  HK_OR_RETURN(overrides_read_channels(o, s, min_channels, max_channels));
   o->filter.batch_invariant = s->BATCH_INVARIANT != 0;
   HK_OR_RETURN(overrides_read_level(s->P2P_LEVEL, "NCCL_P2P_LEVEL", &o->paths.p2p_level));
   HK_OR_RETURN(overrides_read_level(s->NET_GDR_LEVEL, "NCCL_NET_GDR_LEVEL", &o->gdr_level));
@@ -91,8 +116,8 @@ hk_status hk_overrides_read(hk_overrides *o, const hk_settings *s, int min_chann
   o->graph_file = s->GRAPH_FILE;
   o->graph_dump_file = s->GRAPH_DUMP_FILE;
   HK_OR_RETURN(overrides_read_constants(o, s));
-  o->agreement[HK_AGREE_ALGO] = overrides_hash_text(algo);
-  o->agreement[HK_AGREE_PROTO] = overrides_hash_text(proto);
+  o->agreement[HK_AGREE_ALGO] = overrides_hash_text(s->ALGO);
+  o->agreement[HK_AGREE_PROTO] = overrides_hash_text(s->PROTO);
   o->agreement[HK_AGREE_TUNING_FILE] = hk_rules_hash(o->rules);
   o->agreement[HK_AGREE_GRAPH_FILE] = overrides_hash_text(o->graph_file);
   o->agreement[HK_AGREE_CROSS_NIC] = (uint64_t)o->cross_nic;
@@ -105,6 +130,7 @@ hk_status hk_overrides_read(hk_overrides *o, const hk_settings *s, int min_chann
 void hk_overrides_clear(hk_overrides *o) {
   hk_rules_free(o->rules);
   hk_user_programs_free(o->programs);
+  hk_program_folder_free(&o->folder);
   o->rules = NULL;
   o->programs = NULL;
   o->filter.rules = NULL;

@@ -4,6 +4,7 @@
 #pragma once
 #include "../topo/paths.h"
 #include "machine.h"
+#include "programs.h"
 #include "select.h"
 
 struct hk_settings; /* base/param.h */
@@ -30,6 +31,8 @@ typedef struct hk_overrides {
   const struct hk_settings *settings;
   hk_filter filter;
   struct hk_user_programs *programs; /* HOCKET_PROGRAMS, to which `filter` points; NULL: none */
+  hk_program_folder folder;          /* their files */
+  bool by_place;                     /* HOCKET_PROGRAMS_BY_PLACE */
   struct hk_rules *rules;            /* rules of the tuning file, to which `filter` points; NULL: none */
   hk_path_rules paths;               /* NCCL_P2P_LEVEL, NCCL_P2P_DISABLE, NCCL_PXN_DISABLE, NCCL_NVB_DISABLE */
   /* NCCL_NET_GDR_LEVEL: if a GPU and a NIC are further apart, data goes through host memory */
@@ -42,6 +45,12 @@ typedef struct hk_overrides {
 } hk_overrides;
 
 /* The overrides in `settings`, which must outlive them.  min_channels and max_channels (0: none) are ncclConfig_t's
- * minCTAs and maxCTAs.  HK_ERR_ARGUMENT says which setting is wrong.  Call hk_overrides_clear in any case. */
+ * minCTAs and maxCTAs.  HK_ERR_ARGUMENT says which setting is wrong.  Call hk_overrides_clear in any case.
+ * If the user brings programs (folder.n > 0), settings that name algorithms are read by hk_overrides_load. */
 hk_status hk_overrides_read(hk_overrides *o, const struct hk_settings *s, int min_channels, int max_channels);
+/* Loads the user's programs, then reads the settings that name algorithms; `ways` and `proved` as in
+ * hk_user_programs_load. Does nothing if there are none. */
+hk_status hk_overrides_load(hk_overrides *o, uint8_t *ways, bool proved);
+/* Equal on ranks that have loaded the same programs and have the same rules. */
+uint64_t hk_overrides_loaded(const hk_overrides *o);
 void hk_overrides_clear(hk_overrides *o);

@@ -46,7 +46,12 @@ static void programs_add(hk_user_programs *p, hk_program_set *m, const char *fil
   const hk_program *first = m->programs[0];
   p->own[p->n].set = *m;
   p->own[p->n].hash = p->hash;
-  p->own[p->n].loaded = (hk_loaded){m->programs, m->nranks, m->least, m->most};
+  p->own[p->n].loaded = (hk_loaded){.programs = m->programs,
+                                    .nranks = m->nranks,
+                                    .least = m->least,
+                                    .most = m->most,
+                                    .in_place = m->in_place,
+                                    .out_of_place = m->out_of_place};
   snprintf(p->own[p->n].about, sizeof p->own[p->n].about, "the program of %.80s", file);
   p->own[p->n].algorithm = (hk_algorithm){.name = first->algorithm,
                                           .about = p->own[p->n].about,
@@ -58,14 +63,14 @@ static void programs_add(hk_user_programs *p, hk_program_set *m, const char *fil
           hk_coll_name((hk_coll)first->coll), m->nranks, first->algorithm);
 }
 
-hk_status hk_user_programs_add(hk_user_programs *p, const char *path, const char *text, unsigned slots) {
+hk_status hk_user_programs_add(hk_user_programs *p, const char *path, const char *text, unsigned slots, uint8_t *way) {
   hk_status rc = HK_OK;
   hk_program_file f = {.nsets = 0};
   const uint64_t before = p->hash;
   const char *slash = strrchr(path, '/');
-  HK_TRY(hk_program_file_read(&f, path, text, slots), out);
+  HK_TRY(hk_program_file_read_proved(&f, path, text, slots, *way), out);
+  HK_TRY(hk_program_file_prove(&f, path, slots), out);
   for (int i = 0; i < f.nsets; i++) {
-    HK_TRY(hk_program_set_prove(&f.sets[i], path, slots), out);
     HK_TRY(programs_check(&f.sets[i], path), out);
     if (p->all[HK_ALGORITHM_LIMIT - 1])
       HK_GIVE_UP(HK_FAIL(HK_ERR_ARGUMENT, "%s: there are %d algorithms already, and no more can be added", path,
@@ -74,6 +79,7 @@ hk_status hk_user_programs_add(hk_user_programs *p, const char *path, const char
     programs_add(p, &f.sets[i], slash ? slash + 1 : path);
     f.sets[i] = (hk_program_set){.nranks = 0};
   }
+  *way = f.way;
 out:
   if (rc != HK_OK) hk_user_programs_drop(p, before);
   hk_program_file_free(&f);
@@ -105,31 +111,49 @@ void hk_user_programs_drop(hk_user_programs *p, uint64_t hash) {
   }
 }
 
-hk_status hk_user_programs_load(hk_user_programs **out, const char *folder, unsigned slots) {
-  hk_status rc = HK_OK;
+hk_status hk_program_folder_list(hk_program_folder *out, const char *path) {
   struct dirent **files = NULL;
+  *out = (hk_program_folder){.path = path};
+  const int n = scandir(path, &files, programs_is_file, programs_by_name);
+  if (n < 0)
+    return HK_FAIL(HK_ERR_ARGUMENT, "HOCKET_PROGRAMS: the folder %s cannot be read: %s", path, strerror(errno));
+  out->names = calloc((size_t)n + 1, sizeof *out->names);
+  for (int i = 0; i < n; i++) {
+    if (out->names && (out->names[out->n] = strdup(files[i]->d_name))) out->n++;
+    free(files[i]);
+  }
+  free(files);
+  return out->n == n && out->names ? HK_OK : HK_FAIL_ERRNO("no memory for the names of %d programs", n);
+}
+
+void hk_program_folder_free(hk_program_folder *f) {
+  for (int i = 0; i < f->n; i++) free(f->names[i]);
+  free(f->names);
+  *f = (hk_program_folder){.n = 0};
+}
+
+hk_status hk_user_programs_load(hk_user_programs **out, const hk_program_folder *f, unsigned slots, uint8_t *ways,
+                                bool proved) {
+  hk_status rc = HK_OK;
   hk_user_programs *p;
   *out = NULL;
   HK_OR_RETURN(hk_user_programs_new(&p));
-  const int n = scandir(folder, &files, programs_is_file, programs_by_name);
-  if (n < 0)
-    HK_GIVE_UP(HK_FAIL(HK_ERR_ARGUMENT, "HOCKET_PROGRAMS: the folder %s cannot be read: %s", folder, strerror(errno)),
-               out);
-  for (int i = 0; i < n; i++) {
+  for (int i = 0; i < f->n; i++) {
     char path[4096];
-    snprintf(path, sizeof path, "%s/%s", folder, files[i]->d_name);
-    rc = hk_user_programs_add(p, path, NULL, slots);
+    uint8_t way = ways ? ways[i] : 0;
+    if (proved && !way) continue;
+    snprintf(path, sizeof path, "%s/%s", f->path, f->names[i]);
+    rc = hk_user_programs_add(p, path, NULL, slots, &way);
     if (rc == HK_ERR_ARGUMENT || rc == HK_ERR_SYSTEM) {
-      HK_WARN("HOCKET_PROGRAMS: %s is not used: %s", files[i]->d_name, hk_last_error());
+      HK_WARN("HOCKET_PROGRAMS: %s is not used: %s", f->names[i], hk_last_error());
       rc = HK_OK;
     }
     if (rc != HK_OK) goto out;
+    if (ways) ways[i] = way;
   }
   *out = p;
   p = NULL;
 out:
-  for (int i = 0; i < n; i++) free(files[i]);
-  free(files);
   hk_user_programs_free(p);
   return rc;
 }

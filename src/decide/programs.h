@@ -20,13 +20,26 @@ typedef struct hk_user_programs {
 
 /* The built-in algorithms alone. */
 hk_status hk_user_programs_new(hk_user_programs **out);
-/* Adds the programs of one file; `text` as in hk_program_file_read. HK_ERR_ARGUMENT: it cannot be used, and the message
- * says why. */
-hk_status hk_user_programs_add(hk_user_programs *p, const char *path, const char *text, unsigned slots);
+/* Adds the programs of one file; `text` as in hk_program_file_read. *way: 0, and the programs are proved, or what this
+ * function left there on a rank that proved the same text (hk_program_file.way). HK_ERR_ARGUMENT: it cannot be used,
+ * and the message says why. */
+hk_status hk_user_programs_add(hk_user_programs *p, const char *path, const char *text, unsigned slots, uint8_t *way);
 /* Removes the programs that were added since p->hash had this value. */
 void hk_user_programs_drop(hk_user_programs *p, uint64_t hash);
-/* Reads the files *.json, *.txt and *.xml of the folder in the order of their names, and proves their programs for
- * links with `slots` slots. A file that cannot be used is left out; the log says why. HK_ERR_ARGUMENT: the folder
- * cannot be read. */
-hk_status hk_user_programs_load(hk_user_programs **out, const char *folder, unsigned slots);
+
+/* The files *.json, *.txt and *.xml of a folder, in the order of their names. */
+typedef struct hk_program_folder {
+  const char *path;
+  char **names;
+  int n;
+} hk_program_folder;
+/* HK_ERR_ARGUMENT: the folder cannot be read. Free with hk_program_folder_free in any case. */
+hk_status hk_program_folder_list(hk_program_folder *out, const char *path);
+void hk_program_folder_free(hk_program_folder *f);
+
+/* Reads the files, and proves their programs for links with `slots` slots. A file that cannot be used is left out; the
+ * log says why. ways: as in hk_user_programs_add, one for each file; NULL: all are proved. `proved`: those of a rank
+ * that has proved the files; 0 there: it could not use the file. */
+hk_status hk_user_programs_load(hk_user_programs **out, const hk_program_folder *f, unsigned slots, uint8_t *ways,
+                                bool proved);
 void hk_user_programs_free(hk_user_programs *p); /* NULL is fine */

@@ -19,6 +19,7 @@ typedef struct hk_program_set {
 typedef struct hk_program_file {
   hk_program_set *sets;
   int nsets;
+  uint8_t way; /* of the reader's ways to make these programs the one that was proved; 0: it proves nothing */
 } hk_program_file;
 
 /**
@@ -39,6 +40,12 @@ typedef struct hk_program_file {
  * Free `out` with hk_program_file_free in any case.
  */
 hk_status hk_program_file_read(hk_program_file *out, const char *name, const char *text, unsigned slots);
+/* The same for a text that another rank has read and proved: `way` is what hk_program_file_prove left in its file. The
+ * programs are those that it proved, and are not proved again. The caller must compare them with its programs. */
+hk_status hk_program_file_read_proved(hk_program_file *out, const char *name, const char *text, unsigned slots,
+                                      uint8_t way);
+/* Proves all sets, as hk_program_set_prove; from then on f->way is not 0. */
+hk_status hk_program_file_prove(hk_program_file *f, const char *name, unsigned slots);
 void hk_program_file_free(hk_program_file *f);
 void hk_program_set_free(hk_program_set *s);
 

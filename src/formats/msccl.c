@@ -6,6 +6,8 @@
 #include "formats.h"
 #include "msccl_file.h"
 
+enum { MSCCL_WAYS = 4 };
+
 static hk_status msccl_make(hk_program_set *s, hk_msccl_file *f, unsigned how, unsigned slots,
                             hk_verify_report *report) {
   f->report.errors = 0;
@@ -17,7 +19,7 @@ static hk_status msccl_make(hk_program_set *s, hk_msccl_file *f, unsigned how, u
 /* Reads the algorithm as one of this collective. HK_ERR_ARGUMENT: `why` is the error, which is not logged. */
 static hk_status msccl_read_as(hk_program_file *out, const char *name, const hk_xml_tree *tree, hk_coll coll,
                                unsigned slots, char why[HK_ERROR_TEXT]) {
-  static const unsigned ways[] = {
+  static const unsigned ways[MSCCL_WAYS] = {
       /* the best first */
       HK_MSCCL_MERGE | HK_TRACE_DIRECT, HK_TRACE_DIRECT, HK_TRACE_DIRECT | HK_TRACE_COPIES, HK_TRACE_COPIES};
   hk_status rc = HK_OK;
@@ -34,9 +36,12 @@ static hk_status msccl_read_as(hk_program_file *out, const char *name, const hk_
   set->out_of_place = f->out_of_place;
   set->least = f->least;
   set->most = f->most;
+  if (out->way) HK_GIVE_UP(hk_msccl_run(f, ways[out->way % MSCCL_WAYS], set), out);
   rc = HK_ERR_INTERNAL;
-  for (size_t i = 0; i < HK_ARRAY_LENGTH(ways) && rc == HK_ERR_INTERNAL; i++)
+  for (uint8_t i = 0; i < MSCCL_WAYS && rc == HK_ERR_INTERNAL; i++) {
     rc = msccl_make(set, f, ways[i], slots, &report);
+    if (rc == HK_OK) out->way = (uint8_t)(MSCCL_WAYS * (1 + coll) + i);
+  }
   set->proved = rc == HK_OK;
 out:
   if (rc == HK_ERR_ARGUMENT) snprintf(why, HK_ERROR_TEXT, "%s", f->report.first);
@@ -57,6 +62,10 @@ static hk_status msccl_read_old(hk_program_file *out, const char *name, const hk
   static const hk_coll colls[] = {HK_ALLREDUCE, HK_ALLGATHER, HK_REDUCE_SCATTER, HK_ALLTOALL,
                                   HK_BROADCAST, HK_REDUCE,    HK_GATHER,         HK_SCATTER};
   char first[HK_ERROR_TEXT], why[HK_ERROR_TEXT];
+  if (out->way) {
+    const hk_status rc = msccl_read_as(out, name, tree, (hk_coll)(out->way / MSCCL_WAYS - 1), slots, why);
+    return rc == HK_ERR_ARGUMENT ? HK_FAIL(rc, "%s", why) : rc;
+  }
   for (size_t i = 0; i < HK_ARRAY_LENGTH(colls); i++) {
     const hk_status rc = msccl_read_as(out, name, tree, colls[i], slots, i ? why : first);
     if (rc != HK_ERR_ARGUMENT) return rc;

@@ -11,12 +11,18 @@ static hk_status mscclpp_make(hk_program_set *s, const hk_mscclpp_events *t, uns
   return hk_program_set_try(s, slots, report);
 }
 
-hk_status hk_mscclpp_read(hk_program_file *out, const hk_json_node *file, unsigned slots) {
+enum { NWAYS = 7 };
+
+/* Ways to make the programs, from 1 on, the best first: all with lanes, then all without. */
+static unsigned mscclpp_way(unsigned i) {
   enum { BEST = HK_MSCCLPP_JOIN | HK_TRACE_DIRECT };
-  static const unsigned ways[] = {
-      /* the best first; each with and without lanes */
+  static const unsigned ways[NWAYS] = {
       BEST | HK_MSCCLPP_LATE, BEST | HK_MSCCLPP_LATE | HK_TRACE_COPIES, BEST,           BEST | HK_TRACE_COPIES,
       HK_TRACE_DIRECT,        HK_TRACE_DIRECT | HK_TRACE_COPIES,        HK_TRACE_COPIES};
+  return ways[(i - 1) % NWAYS] | (i <= NWAYS ? HK_MSCCLPP_LANES : 0);
+}
+
+hk_status hk_mscclpp_read(hk_program_file *out, const hk_json_node *file, unsigned slots) {
   const char *name = file->tree->file;
   hk_status rc = HK_OK;
   hk_verify_report report;
@@ -33,9 +39,11 @@ hk_status hk_mscclpp_read(hk_program_file *out, const hk_json_node *file, unsign
   set->least = f->least;
   set->most = f->most;
   rc = HK_ERR_INTERNAL;
-  for (unsigned lanes = HK_MSCCLPP_LANES, all = 0; !all && rc == HK_ERR_INTERNAL; all = !lanes, lanes = 0)
-    for (size_t i = 0; i < HK_ARRAY_LENGTH(ways) && rc == HK_ERR_INTERNAL; i++)
-      rc = mscclpp_make(set, &t, lanes | ways[i], slots, &report);
+  if (out->way) HK_GIVE_UP(hk_mscclpp_emit(&t, mscclpp_way(out->way), slots, set), out);
+  for (uint8_t i = 1; i <= 2 * NWAYS && rc == HK_ERR_INTERNAL; i++) {
+    rc = mscclpp_make(set, &t, mscclpp_way(i), slots, &report);
+    if (rc == HK_OK) out->way = i;
+  }
   set->proved = rc == HK_OK;
   if (rc == HK_ERR_INTERNAL) rc = HK_FAIL(HK_ERR_ARGUMENT, "%s: %s", name, report.message);
 out:

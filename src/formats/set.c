@@ -84,6 +84,12 @@ hk_status hk_program_set_prove(hk_program_set *s, const char *name, unsigned slo
   return rc == HK_ERR_INTERNAL ? HK_FAIL(HK_ERR_ARGUMENT, "%s: %s", name, report.message) : rc;
 }
 
+hk_status hk_program_file_prove(hk_program_file *f, const char *name, unsigned slots) {
+  for (int i = 0; i < f->nsets; i++) HK_OR_RETURN(hk_program_set_prove(&f->sets[i], name, slots));
+  if (!f->way) f->way = 1;
+  return HK_OK;
+}
+
 void hk_program_set_free(hk_program_set *s) {
   for (int r = 0; s->programs && r < s->nranks; r++) hk_program_free(s->programs[r]);
   free(s->programs);

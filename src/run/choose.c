@@ -156,6 +156,7 @@ static hk_filter choose_filter_of(ncclComm_t c, const hk_call *op) {
   const hk_call_options *o = &op->options;
   _Static_assert(sizeof filter.only == sizeof o->only, "one bit set for each protocol");
   memcpy(filter.only, o->only, sizeof filter.only);
+  filter.place = (hk_place)o->place;
   if (o->min_ctas) filter.min_channels = o->min_ctas;
   filter.max_channels = choose_smaller(filter.max_channels, o->max_ctas);
   if (filter.max_channels && filter.min_channels > filter.max_channels) filter.min_channels = filter.max_channels;
@@ -390,13 +391,13 @@ uint64_t hk_choose_programs(ncclComm_t c) {
   return p ? p->hash : 0;
 }
 
-hk_status hk_choose_add_program(ncclComm_t c, const char *name, const char *text, uint64_t *hash) {
+hk_status hk_choose_add_program(ncclComm_t c, const char *name, const char *text, uint8_t *way, uint64_t *hash) {
   hk_overrides *o = c->selection->overrides;
   if (!o->programs) HK_OR_RETURN(hk_user_programs_new(&o->programs));
   o->filter.algorithms = o->programs->all;
   const int before = o->programs->n;
   const uint64_t hash_before = o->programs->hash;
-  HK_OR_RETURN(hk_user_programs_add(o->programs, name, text, (unsigned)c->settings->SLOTS));
+  HK_OR_RETURN(hk_user_programs_add(o->programs, name, text, (unsigned)c->settings->SLOTS, way));
   for (int i = before; i < o->programs->n; i++) {
     const int nranks = o->programs->own[i].loaded.nranks;
     if (nranks == c->nranks) continue;

@@ -26,9 +26,9 @@ const struct hk_constants *hk_choose_constants(ncclComm_t c);
 hk_status hk_choose_layout(ncclComm_t c, const uint64_t *hosts, const uint16_t *order, int nchannels);
 void hk_choose_rings(ncclComm_t c, struct hk_ring_settings *out); /* the user's settings */
 int hk_choose_most_channels(ncclComm_t c);                        /* the user's limit, equal on all ranks; 0: none */
-/* Adds the programs of a text to the algorithms of later calls (decide/programs.h); errors name the text by `name`.
- * *hash: of all added ones. hk_choose_drop_program undoes it. */
-hk_status hk_choose_add_program(ncclComm_t c, const char *name, const char *text, uint64_t *hash);
+/* Adds the programs of a text to the algorithms of later calls; errors name the text by `name`. *way: as in
+ * hk_user_programs_add (decide/programs.h). *hash: of all added ones. hk_choose_drop_program undoes it. */
+hk_status hk_choose_add_program(ncclComm_t c, const char *name, const char *text, uint8_t *way, uint64_t *hash);
 void hk_choose_drop_program(ncclComm_t c, uint64_t hash_before);
 uint64_t hk_choose_programs(ncclComm_t c);                            /* the hash of those now; 0: none */
 const struct hk_algorithm *const *hk_choose_algorithms(ncclComm_t c); /* all that may be chosen, ended by NULL */

@@ -144,6 +144,7 @@ int hk_inputs_open(hk_inputs *w, const char *words, const char *file, int nranks
   if (code != HK_EXIT_OK) return code;
   hk_status rc = HK_OK;
   HK_TRY(hk_overrides_read(&w->overrides, hk_settings_now(), 0, 0), out);
+  HK_TRY(hk_overrides_load(&w->overrides, NULL, false), out);
   w->filter = w->overrides.filter;
   HK_TRY(machine_find_rings(w), out);
   HK_TRY(hk_machine_of(&w->machine, w->cluster, w->seats, w->nranks, w->rings, &w->overrides), out);

@@ -167,6 +167,31 @@ TEST_LOOP(run_plans, 3) {
   ck_assert_int_eq(ranks_as_threads(RANKS, moves, (const char *[]){"written-5", "written-6"}), 0);
 }
 
+static int places(ncclComm_t c, int rank, int nranks, void *arg) {
+  float in[1024], out[1024];
+  int bad = 0;
+  (void)arg;
+  for (int place = 0; place < 2; place++) {
+    float *from = place ? out : in;
+    for (int i = 0; i < 1024; i++) from[i] = (float)(rank + i);
+    bad += RANK_CHECK(ncclAllReduce(from, out, 1024, ncclFloat32, ncclSum, c, NULL));
+    for (int i = 0; i < 1024; i++) bad += RANK_IS(out[i] == (float)(nranks * i + nranks * (nranks - 1) / 2));
+    bad += RANK_IS(ran(c, HK_ALLREDUCE, "made_up") == !place); /* the other one is for calls in place */
+  }
+  bad += RANK_IS(ncclAllReduce(rank == 1 ? out : in, out, 1024, ncclFloat32, ncclSum, c, NULL) == ncclInvalidUsage);
+  if (rank == 0) puts(ncclGetLastError(c));
+  return bad;
+}
+
+/* The user promises that ranks agree about the place, and breaks it in the last call. */
+TEST(by_place) {
+  ranks_reach_by("shm");
+  setenv("HOCKET_PROGRAMS_BY_PLACE", "1", 1);
+  use_folder("made_up,made_up-2");
+  ck_assert_int_eq(ranks_as_threads(RANKS, places, NULL), 0);
+  unsetenv("HOCKET_PROGRAMS_BY_PLACE");
+}
+
 /* Loaded by a call: all ranks have the same program or none. */
 static int loads(ncclComm_t c, int rank, int nranks, void *arg) {
   ncclCollConfig_t config = NCCL_COLLCONFIG_INITIALIZER;
@@ -206,17 +231,49 @@ TEST(load) {
   ck_assert_int_eq(ranks_as_threads(RANKS, loads, NULL), 0);
 }
 
+/* As on the ranks of a host that do not prove: the same programs, in the way that the prover found, and no proof. */
+TEST(proved_elsewhere) {
+  uint8_t ways[16] = {0};
+  for (int i = 0; i < 2; i++) {
+    hk_program_folder f;
+    hk_user_programs *proved, *made;
+    memset(ways, 0, sizeof ways);
+    ck_assert_int_eq(hk_program_folder_list(&f, i ? plans : folder), HK_OK);
+    ck_assert_int_eq(f.n, 6);
+    ck_assert_int_eq(hk_user_programs_load(&proved, &f, 8, ways, false), HK_OK);
+    ck_assert_int_eq(hk_user_programs_load(&made, &f, 8, ways, true), HK_OK);
+    ck_assert_int_eq(made->n, proved->n);
+    ck_assert_uint_eq(made->hash, proved->hash);
+    hk_user_programs_free(made);
+    hk_user_programs_free(proved);
+    hk_program_folder_free(&f);
+  }
+  static const char wrong[] = "AllReduce wrong, rank 0 of 1, message split into 1, scratch 0, lanes 0, links 0, "
+                              "instructions 0\n";
+  hk_user_programs *p;
+  uint8_t way = 0;
+  ck_assert_int_eq(hk_user_programs_new(&p), HK_OK);
+  ck_assert_int_eq(hk_user_programs_add(p, "wrong", wrong, 8, &way), HK_ERR_ARGUMENT);
+  way = 1;
+  ck_assert_int_eq(hk_user_programs_add(p, "wrong", wrong, 8, &way), HK_OK);
+  hk_user_programs_free(p);
+}
+
 /* Of a call that no file is for, or of another number of ranks, the built-in algorithms are left. */
 TEST(others) {
   hk_user_programs *p;
+  hk_program_folder f;
   hk_machine m = {.team = {.nranks = RANKS + 1, .nhosts = 1, .ranks_per_host = RANKS + 1}};
-  ck_assert_int_eq(hk_user_programs_load(&p, folder, 8), HK_OK);
+  ck_assert_int_eq(hk_program_folder_list(&f, folder), HK_OK);
+  ck_assert_int_eq(hk_user_programs_load(&p, &f, 8, NULL, false), HK_OK);
+  hk_program_folder_free(&f);
   ck_assert_int_eq(p->n, 5); /* not the wrong one */
   ck_assert_str_eq(p->own[4].algorithm.name, "made_up-5");
   for (int i = 0; i < p->n; i++)
     ck_assert_int_eq(hk_algorithm_supports(&p->own[i].algorithm, &m.team, HK_ALLREDUCE), i == 4);
   hk_user_programs_free(p);
-  ck_assert_int_eq(hk_user_programs_load(&p, "/no/such/folder", 8), HK_ERR_ARGUMENT);
+  ck_assert_int_eq(hk_program_folder_list(&f, "/no/such/folder"), HK_ERR_ARGUMENT);
+  hk_program_folder_free(&f);
 }
 
 /* A file's sizes limit the choice; a filter that leaves only this program forces it. */
@@ -232,7 +289,10 @@ TEST(sizes) {
                                .memory = true,
                                .slot_bytes = 131072};
   const hk_machine m = with_outlines(hk_machine_of_hosts(&facts, NULL));
-  ck_assert_int_eq(hk_user_programs_load(&p, folder, 8), HK_OK);
+  hk_program_folder f;
+  ck_assert_int_eq(hk_program_folder_list(&f, folder), HK_OK);
+  ck_assert_int_eq(hk_user_programs_load(&p, &f, 8, NULL, false), HK_OK);
+  hk_program_folder_free(&f);
   filter.algorithms = p->all;
   const hk_algorithm *pairs = &p->own[1].algorithm; /* of 64 to 65536 bytes */
   uint32_t two = 0, one = 0;

@@ -205,7 +205,7 @@ TEST_LOOP(turned, prove_count()) {
     for (int c = 0; c < HK_COLL_COUNT; c++) {
       if (!hk_coll_has_root((hk_coll)c) || !hk_algorithm_supports(a, &m.team, (hk_coll)c)) continue;
       hk_program **p = prove_build(a, (hk_coll)c, n, n / 2);
-      const hk_loaded loaded = {p, n, 0, 0};
+      const hk_loaded loaded = {.programs = p, .nranks = n};
       const hk_algorithm file = {.name = a->name, .colls = a->colls, .loaded = &loaded};
       for (int root = 0; root < n; root++) {
         hk_program **turned = prove_build(&file, (hk_coll)c, n, root);

@@ -254,6 +254,7 @@ static int tune_run(void *into, int nargs, char **args) {
   hk_overrides now;
   (void)nargs, (void)args;
   rc = hk_overrides_read(&now, hk_settings_now(), 0, 0);
+  if (rc == HK_OK) rc = hk_overrides_load(&now, NULL, false);
   int code = HK_EXIT_TROUBLE, n = 0;
   /* If everything is measured anew, a wrong file of earlier constants does not matter. */
   if (rc != HK_OK && (o->check || o->between)) goto out;
