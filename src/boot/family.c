@@ -16,7 +16,7 @@
 
 static unsigned family_bucket_of(uint64_t comm, int rank) {
   uint64_t h = (comm ^ (uint64_t)(unsigned)rank * 0x9e3779b97f4a7c15u) * 0x9e3779b97f4a7c15u;
-  return (unsigned)(h >> 56) % HK_MEMBER_BUCKETS;
+  return (unsigned)(h >> 48) % HK_MEMBER_BUCKETS;
 }
 
 static hk_bootstrap *family_find_member(hk_listener *l, uint64_t comm, int rank) {
@@ -164,6 +164,11 @@ void hk_member_leave(hk_bootstrap *b) {
   f->gone[i].comm = b->comm;
   f->gone[i].rank = b->rank;
   hk_listener_unlock();
+  const hk_wait_env env = {.spins = 0};
+  hk_waiter w;
+  hk_wait_begin(&w, &env);
+  /* acquire: pairs with the release of a sender, after which it does not use this rank */
+  while (atomic_load_explicit(&b->senders, memory_order_acquire)) (void)hk_wait_pause(&w);
 }
 
 bool hk_member_send(hk_bootstrap *from, int to, hk_message *m) {
@@ -171,7 +176,8 @@ bool hk_member_send(hk_bootstrap *from, int to, hk_message *m) {
   hk_listener_lock();
   hk_bootstrap *b = family_find_member(from->listener, from->comm, to);
   if (b) {
-    hk_overlay_deliver(b, m);
+    /* relaxed: the listener's lock orders it before hk_member_leave */
+    atomic_fetch_add_explicit(&b->senders, 1, memory_order_relaxed);
   } else if (family_has_gone(from->family, from->comm, to)) {
     free(m);
     there = false;
@@ -186,6 +192,11 @@ bool hk_member_send(hk_bootstrap *from, int to, hk_message *m) {
     }
   }
   hk_listener_unlock();
+  if (b) {
+    hk_overlay_deliver(b, m);
+    /* release: hk_member_leave sees the end of this use */
+    atomic_fetch_sub_explicit(&b->senders, 1, memory_order_release);
+  }
   return there;
 }
 

@@ -90,6 +90,7 @@ struct hk_bootstrap {
   hk_family *family;
   struct hk_bootstrap *member_next; /* in the listener's table */
   bool member;
+  _Atomic(int) senders; /* threads that deliver to this rank */
   pid_t pid;
   uint8_t *contacts;           /* [nranks] rows of HK_CONTACT_BYTES */
   hk_overlay_link *links;      /* [2 * rounds]: to rank + 2^k at 2 k, to rank - 2^k at 2 k + 1 */

@@ -20,7 +20,7 @@
 #include "../base/wait.h"
 #include "wire.h"
 
-enum { HK_MEMBER_BUCKETS = 256 };
+enum { HK_MEMBER_BUCKETS = 1024 };
 
 struct hk_bootstrap;
 struct hk_listener;
