@@ -35,11 +35,11 @@ static void make_world(int peers) {
     world->peers[i] = (hk_peer){.host = (uint64_t)i + 1, .process = (uint64_t)i};
     net_attach_rank(world, i, i > 0, i ? 2 : peers + 1, SLOTS, SLOT_BYTES, facts[i]);
   }
-  ck_assert_int_eq(hk_transport_net.join(world->ranks[0].state, facts), HK_OK);
+  ck_assert_int_eq(hk_transport_net.join(world->ranks[0].state, &(hk_facts){facts, HK_FACT_BYTES}), HK_OK);
   for (int i = 1; i <= peers; i++) {
     memcpy(two[0], facts[0], sizeof two[0]);
     memcpy(two[1], facts[i], sizeof two[1]);
-    ck_assert_int_eq(hk_transport_net.join(world->ranks[i].state, two), HK_OK);
+    ck_assert_int_eq(hk_transport_net.join(world->ranks[i].state, &(hk_facts){two, HK_FACT_BYTES}), HK_OK);
   }
   free(facts);
 }

@@ -174,7 +174,7 @@ static int run_remote(int rank, const char *where) {
                                   .nslots = 8};
   must(hk_transport_net.attach(&r.rank.env, &r.rank.state, facts[rank]));
   memcpy(facts[1 - rank], facts[rank], HK_FACT_BYTES);
-  must(hk_transport_net.join(r.rank.state, facts));
+  must(hk_transport_net.join(r.rank.state, &(hk_facts){facts, HK_FACT_BYTES}));
   side t = {.rank = &r.rank, .peer = 1 - rank, .cpu = rank};
   t.send = net_link(t.rank, 1 - rank, HK_LINK_SEND, 0);
   t.recv = net_link(t.rank, 1 - rank, HK_LINK_RECV, 0);

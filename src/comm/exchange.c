@@ -24,11 +24,14 @@ typedef struct hk_row {
   uint64_t shm_off;                                           /* NCCL_SHM_DISABLE */
   uint64_t backend[HK_BACKEND_FACT_BYTES / sizeof(uint64_t)]; /* from its attach */
   hk_topology_fact topology;
-  unsigned char facts[HK_TRANSPORT_COUNT][HK_FACT_BYTES];
+  unsigned char facts[]; /* of the transports: hk_wire_fact_bytes */
 } hk_row;
+_Static_assert(sizeof(hk_row) % 8 == 0, "rows and facts are aligned");
 
-static hk_facts exchange_column(const hk_row *rows, size_t at) {
-  return (hk_facts){.first = (const char *)rows + at, .stride = sizeof *rows};
+static size_t exchange_row_bytes(void) { return sizeof(hk_row) + hk_wire_fact_bytes(); }
+
+static hk_facts exchange_column(const void *rows, size_t at) {
+  return (hk_facts){.first = (const char *)rows + at, .stride = exchange_row_bytes()};
 }
 
 static void exchange_fill_row(ncclComm_t c, hk_row *row) {
@@ -42,16 +45,16 @@ static void exchange_fill_row(ncclComm_t c, hk_row *row) {
 }
 
 /* HK_ERR_USAGE unless all ranks are on GPUs, or none. */
-static hk_status exchange_check_devices(ncclComm_t c, const hk_row *rows) {
+static hk_status exchange_check_devices(ncclComm_t c) {
   for (int r = 0; r < c->nranks; r++) {
-    if ((rows[r].peer.device < 0) == (rows[0].peer.device < 0)) continue;
-    int gpu = rows[r].peer.device >= 0 ? r : 0, host = gpu == r ? 0 : r;
+    if ((c->peers[r].device < 0) == (c->peers[0].device < 0)) continue;
+    int gpu = c->peers[r].device >= 0 ? r : 0, host = gpu == r ? 0 : r;
     char text[400];
     snprintf(
         text, sizeof text,
         "rank %d works on GPU %d and rank %d on host memory: all must do the same (rank %d sees no CUDA driver, no "
         "GPU, no kernels in its library, or HOCKET_DEVICE=host)",
-        gpu, rows[gpu].peer.device, host, host);
+        gpu, c->peers[gpu].device, host, host);
     hk_failure_raise(c, HK_EVENT_VERDICT, r, HK_ERR_USAGE, text);
     return HK_ERR_USAGE;
   }
@@ -61,10 +64,11 @@ static hk_status exchange_check_devices(ncclComm_t c, const hk_row *rows) {
 hk_status hk_comm_exchange(ncclComm_t c, bool child) {
   hk_status rc = HK_OK;
   int nhosts;
-  hk_row *rows = calloc((size_t)c->nranks, sizeof *rows);
+  const size_t row_bytes = exchange_row_bytes();
+  unsigned char *rows = calloc((size_t)c->nranks, row_bytes);
   c->peers = calloc((size_t)c->nranks, sizeof *c->peers);
   if (!rows || !c->peers) HK_GIVE_UP(HK_FAIL_ERRNO("no memory for the table of %d ranks", c->nranks), out);
-  hk_row *own = &rows[c->rank];
+  hk_row *own = (hk_row *)(void *)(rows + (size_t)c->rank * row_bytes);
   HK_TRY(hk_consistency_publish(c, own->agree), out);
   HK_TRY(hk_profiler_load(c), out);
   hk_bootstrap_begin(c->bootstrap, HK_PHASE_INIT, "the init (exchange of facts)");
@@ -72,16 +76,17 @@ hk_status hk_comm_exchange(ncclComm_t c, bool child) {
   if (c->backend->attach) HK_TRY(c->backend->attach(c, own->backend), out);
   HK_TRY(hk_topology_publish(c, child, &own->topology), out);
   HK_TRY(hk_wire_attach(c, own->facts), out);
-  HK_TRY(hk_bootstrap_allgather(c->bootstrap, rows, sizeof *rows), out);
-  for (int r = 0; r < c->nranks; r++) c->peers[r] = rows[r].peer;
-  const hk_facts agree = exchange_column(rows, offsetof(hk_row, agree)),
+  HK_TRY(hk_bootstrap_allgather(c->bootstrap, rows, row_bytes), out);
+  const hk_facts peers = exchange_column(rows, offsetof(hk_row, peer)),
+                 agree = exchange_column(rows, offsetof(hk_row, agree)),
                  topology = exchange_column(rows, offsetof(hk_row, topology)),
                  transports = exchange_column(rows, offsetof(hk_row, facts));
   const hk_host_rows hosts = {.cpus = exchange_column(rows, offsetof(hk_row, cpus)),
                               .shm_off = exchange_column(rows, offsetof(hk_row, shm_off)),
                               .backend = exchange_column(rows, offsetof(hk_row, backend))};
+  for (int r = 0; r < c->nranks; r++) c->peers[r] = *(const hk_peer *)hk_fact_of(&peers, r);
   HK_TRY(hk_consistency_compare(c, &agree), out);
-  HK_TRY(exchange_check_devices(c, rows), out);
+  HK_TRY(exchange_check_devices(c), out);
   HK_TRY(hk_programs_load(c), out);
   HK_TRY(hk_topology_agree(c, &topology), out);
   hk_hosts_count_cores(c, &hosts);

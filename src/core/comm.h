@@ -211,7 +211,8 @@ hk_status hk_options_read(const struct hk_settings *settings, const ncclConfig_t
 struct hk_transport_env *hk_wire_env(ncclComm_t c);
 struct hk_transport_state *hk_wire_state(ncclComm_t c, int peer); /* the transport that reaches `peer` */
 hk_status hk_wire_new(ncclComm_t c);                              /* c->wiring */
-hk_status hk_wire_attach(ncclComm_t c, void *facts /* HK_TRANSPORT_COUNT * HK_FACT_BYTES */);
+size_t hk_wire_fact_bytes(void);                                  /* of all transports' facts of a rank */
+hk_status hk_wire_attach(ncclComm_t c, void *facts);
 hk_status hk_wire_join(ncclComm_t c, const struct hk_facts *facts);
 /* From here on waits see failures of other ranks of this host through shared memory, without a message. Must follow the
  * last wait of the init: a rank that has finished its init may revoke the communicator at once, and that must not fail

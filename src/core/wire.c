@@ -45,6 +45,15 @@ hk_status hk_wire_new(ncclComm_t c) {
   return HK_OK;
 }
 
+/* Where a transport's fact begins among those of a rank. */
+static size_t wire_fact_at(int transport) {
+  size_t at = 0;
+  for (int t = 0; t < transport; t++) at += (hk_transports[t]->fact_bytes + 7) & ~(size_t)7;
+  return at;
+}
+
+size_t hk_wire_fact_bytes(void) { return wire_fact_at(HK_TRANSPORT_COUNT); }
+
 hk_status hk_wire_attach(ncclComm_t c, void *facts) {
   hk_wiring *w = c->wiring;
   w->env = (hk_transport_env){.rank = c->rank,
@@ -75,7 +84,7 @@ hk_status hk_wire_attach(ncclComm_t c, void *facts) {
     return HK_FAIL_ERRNO("no memory for the link table of %d ranks", c->nranks);
   }
   for (int t = 0; t < HK_TRANSPORT_COUNT; t++)
-    HK_OR_RETURN(hk_transports[t]->attach(&w->env, &w->states[t], (char *)facts + t * HK_FACT_BYTES));
+    HK_OR_RETURN(hk_transports[t]->attach(&w->env, &w->states[t], (char *)facts + wire_fact_at(t)));
   return HK_OK;
 }
 
@@ -131,14 +140,9 @@ void hk_wire_share_failures(ncclComm_t c) {
 hk_status hk_wire_join(ncclComm_t c, const hk_facts *all) {
   hk_status rc = HK_OK;
   hk_wiring *w = c->wiring;
-  char *facts = malloc((size_t)c->nranks * HK_FACT_BYTES);
-  if (!facts) HK_GIVE_UP(HK_FAIL_ERRNO("no memory for the facts of %d ranks", c->nranks), out);
   for (int t = 0; t < HK_TRANSPORT_COUNT; t++) {
-    if (!hk_transports[t]->join) continue;
-    for (int r = 0; r < c->nranks; r++)
-      memcpy(facts + (size_t)r * HK_FACT_BYTES, (const char *)hk_fact_of(all, r) + (size_t)t * HK_FACT_BYTES,
-             HK_FACT_BYTES);
-    HK_TRY(hk_transports[t]->join(w->states[t], facts), out);
+    const hk_facts facts = {.first = (const char *)all->first + wire_fact_at(t), .stride = all->stride};
+    if (hk_transports[t]->join) HK_TRY(hk_transports[t]->join(w->states[t], &facts), out);
   }
   for (int r = 0; r < c->nranks; r++) HK_TRY(wire_choose_transport(c, r), out);
   w->sleeper = wire_only_sleeper(w, c->rank, c->nranks);
@@ -150,7 +154,6 @@ hk_status hk_wire_join(ncclComm_t c, const hk_facts *all) {
     if (hk_transports[t]->multicast && hk_transports[t]->multicast(w->states[t])) w->multicast = t;
   wire_use_shared_words(c);
 out:
-  free(facts);
   return rc;
 }
 

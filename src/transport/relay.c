@@ -208,7 +208,7 @@ static int relay_by_host(const void *a, const void *b) {
   return x->rank - y->rank;
 }
 
-static hk_status relay_join(hk_transport_state *state, const void *facts) {
+static hk_status relay_join(hk_transport_state *state, const hk_facts *facts) {
   relay_state *s = (relay_state *)state;
   const hk_transport_env *e = state->env;
   const size_t n = (size_t)e->nranks;
@@ -221,7 +221,7 @@ static hk_status relay_join(hk_transport_state *state, const void *facts) {
   if (!s->off || !s->seats || !s->first || !s->local || !s->routes)
     return HK_FAIL_ERRNO("no memory for the relays of rank %d", e->rank);
   for (size_t r = 0; r < n; r++) {
-    s->off[r] = ((const relay_fact *)((const char *)facts + r * HK_FACT_BYTES))->off;
+    s->off[r] = ((const relay_fact *)hk_fact_of(facts, (int)r))->off;
     s->seats[r] = (seat){e->peers[r].host, (int)r};
   }
   qsort(s->seats, n, sizeof *s->seats, relay_by_host);
@@ -428,6 +428,7 @@ static const hk_transport_payload relay_payload = {
 /* Far ends belong to the network once they are open, so functions that only they need are missing here. */
 const hk_transport hk_transport_relay = {
     .name = "relay",
+    .fact_bytes = sizeof(relay_fact),
     .attach = relay_attach,
     .join = relay_join,
     .reachable = relay_reachable,

@@ -4,6 +4,7 @@
  * that list whose `reachable` is true is taken.
  */
 #pragma once
+#include "../base/facts.h"
 #include "../base/wait.h"
 #include "link.h"
 
@@ -139,10 +140,12 @@ typedef struct hk_transport_host {
 /* The state goes first to each function.  A slot that may be NULL says so. */
 typedef struct hk_transport {
   const char *name;
-  /* Makes the state and fills `fact` (HK_FACT_BYTES, zeroed) with what peers need.  Before the exchange. */
+  size_t fact_bytes; /* of its fact, at most HK_FACT_BYTES; 0: it has none */
+  /* Makes the state and fills `fact` (zeroed, 8-aligned) with what peers need.  Before the exchange. */
   hk_status (*attach)(const hk_transport_env *env, hk_transport_state **out, void *fact);
-  /* After the exchange: facts[r * HK_FACT_BYTES] is rank r's.  Collective.  NULL: nothing to agree on. */
-  hk_status (*join)(hk_transport_state *s, const void *facts);
+  /* After the exchange, with all ranks' facts, which it copies if it needs them later.  Collective.  NULL: nothing to
+   * agree on. */
+  hk_status (*join)(hk_transport_state *s, const hk_facts *facts);
   /* True if this rank can reach `peer`. If not, `why` gets the reason, or stays empty if the transport is not needed
    * here. Symmetric: both ranks get the same result. */
   bool (*reachable)(hk_transport_state *s, int peer, char *why, size_t why_bytes);

@@ -48,12 +48,11 @@ static bool threads_reachable(hk_transport_state *state, int peer, char *why, si
   return false;
 }
 
-static hk_status threads_join(hk_transport_state *state, const void *facts) {
+static hk_status threads_join(hk_transport_state *state, const hk_facts *facts) {
   threads_state *s = (threads_state *)state;
   char why[160];
   for (int r = 0; r < state->env->nranks; r++)
-    if (threads_reachable(state, r, why, sizeof why))
-      memcpy(&s->of[r], (const char *)facts + (size_t)r * HK_FACT_BYTES, sizeof s->of[r]);
+    if (threads_reachable(state, r, why, sizeof why)) memcpy(&s->of[r], hk_fact_of(facts, r), sizeof s->of[r]);
   return HK_OK;
 }
 
@@ -90,6 +89,7 @@ static void threads_detach(hk_transport_state *state) {
 
 const hk_transport hk_transport_threads = {
     .name = "threads",
+    .fact_bytes = sizeof(threads_state *),
     .attach = threads_attach,
     .join = threads_join,
     .reachable = threads_reachable,

@@ -160,7 +160,7 @@ static inline net_world *net_world_of(int n, uint32_t nslots, size_t slot_bytes,
     net_attach_rank(w, i, i, n, nslots, slot_bytes, facts[i]);
   }
   for (int i = 0; i < n; i++)
-    if (hk_transport_net.join(w->ranks[i].state, facts) != HK_OK) abort();
+    if (hk_transport_net.join(w->ranks[i].state, &(hk_facts){facts, HK_FACT_BYTES}) != HK_OK) abort();
   return w;
 }
 

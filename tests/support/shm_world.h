@@ -101,7 +101,7 @@ static inline void world_enter(world_rank *r, world *w, int rank) {
   MUST(r->transport->attach(&r->env, &r->state, w->facts[rank]) == HK_OK);
   world_barrier(r);
   uint64_t begin = hk_now_ns();
-  if (r->transport->join) MUST(r->transport->join(r->state, w->facts) == HK_OK);
+  if (r->transport->join) MUST(r->transport->join(r->state, &(hk_facts){w->facts, HK_FACT_BYTES}) == HK_OK);
   r->join_ns = hk_now_ns() - begin;
   world_barrier(r); /* as at init: no rank goes on, or away, before all have joined */
 }

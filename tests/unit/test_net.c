@@ -346,7 +346,7 @@ TEST(chooses_the_provider) {
   memcpy(facts[0], fact, HK_FACT_BYTES);
   memcpy(facts[1], fact, HK_FACT_BYTES);
   memcpy(facts[1], "IB\0", 3);
-  ck_assert_int_eq(hk_transport_net.join(s, facts), HK_OK);
+  ck_assert_int_eq(hk_transport_net.join(s, &(hk_facts){facts, HK_FACT_BYTES}), HK_OK);
   ck_assert(!hk_transport_net.reachable(s, 0, why, sizeof why));
   ck_assert(!hk_transport_net.reachable(s, 1, why, sizeof why));
   ck_assert(strstr(why, "IB") && strstr(why, "NCCL_NET"));
@@ -370,7 +370,7 @@ TEST(knows_no_peers_before_the_exchange) {
       ck_assert(!hk_transport_net.remote(s, peer, &ctx));
       ck_assert_int_eq(ctx != NULL, reaches); /* it has no one-sided operations */
     }
-    if (!round) ck_assert_int_eq(hk_transport_net.join(w.ranks[0].state, facts), HK_OK);
+    if (!round) ck_assert_int_eq(hk_transport_net.join(w.ranks[0].state, &(hk_facts){facts, HK_FACT_BYTES}), HK_OK);
   }
   for (int i = 0; i < 2; i++) hk_transport_net.detach(w.ranks[i].state);
 }

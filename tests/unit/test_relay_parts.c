@@ -74,7 +74,7 @@ static void make_rank(const char *off, int me) {
     ck_assert_int_eq(hk_transport_relay.attach(&env, &relay, facts[i]), HK_OK);
   }
   states[HK_TRANSPORT_net] = w->ranks[me].state;
-  ck_assert_int_eq(hk_transport_relay.join(relay, facts), HK_OK);
+  ck_assert_int_eq(hk_transport_relay.join(relay, &(hk_facts){facts, HK_FACT_BYTES}), HK_OK);
 }
 
 static void make(const char *off) { make_rank(off, 0); }

@@ -190,12 +190,12 @@ static void give_connections(world_rank *r) {
 /* As in another network namespace: a process finds no socket of the leader's name. It may be the leader itself, which
  * has no descriptor left. */
 static int without;
-static hk_status join_without_leader(hk_transport_state *s, const void *facts) {
+static hk_status join_without_leader(hk_transport_state *s, const hk_facts *facts) {
   if (s->env->rank % 3 != without) return hk_transport_shm.join(s, facts);
   char(*copy)[HK_FACT_BYTES] = malloc((size_t)s->env->nranks * HK_FACT_BYTES);
-  memcpy(copy, facts, (size_t)s->env->nranks * HK_FACT_BYTES);
+  memcpy(copy, facts->first, (size_t)s->env->nranks * HK_FACT_BYTES);
   ((hk_shm_fact *)copy[0])->name[12] ^= 1;
-  hk_status rc = hk_transport_shm.join(s, copy);
+  hk_status rc = hk_transport_shm.join(s, &(hk_facts){copy, HK_FACT_BYTES});
   free(copy);
   return rc;
 }
@@ -240,7 +240,7 @@ TEST(all_disabled) {
 
 /* ---- deaths ---- */
 
-static hk_status die_in_join(hk_transport_state *s, const void *facts) {
+static hk_status die_in_join(hk_transport_state *s, const hk_facts *facts) {
   if (s->env->rank == 0) raise(SIGKILL);
   usleep(30000);
   hk_status rc = hk_transport_shm.join(s, facts);
@@ -262,7 +262,7 @@ TEST(leader_killed_in_join) {
 }
 
 /* A member that never maps: the leader and the others wait until the failure word tells them. */
-static hk_status never_join(hk_transport_state *s, const void *facts) {
+static hk_status never_join(hk_transport_state *s, const hk_facts *facts) {
   world_rank *r = (world_rank *)((char *)s->env - offsetof(world_rank, env));
   if (s->env->rank == 2) _exit(1);
   r->wait.deadline_ns = hk_now_ns() + 300 * 1000000ull; /* in its stead, a deadline */
@@ -321,7 +321,7 @@ static void nothing(world_rank *r) {
     env.comm_id += 1000000u + (unsigned)i;
     MUST(r->transport->attach(&env, &s, r->world->facts[env.rank]) == HK_OK);
     world_barrier(r);
-    MUST(r->transport->join(s, r->world->facts) == HK_OK);
+    MUST(r->transport->join(s, &(hk_facts){r->world->facts, HK_FACT_BYTES}) == HK_OK);
     MUST(r->transport->reachable(s, (env.rank + 1) % n, why, sizeof why));
     world_barrier(r);
     r->transport->detach(s);
@@ -370,7 +370,8 @@ TEST(many_ranks) {
                                   .nslots = 8};
     ck_assert_int_eq(hk_transport_shm.attach(&r[i].env, &r[i].state, w->facts[i]), HK_OK);
   }
-  for (int i = 0; i < N; i++) ck_assert_int_eq(hk_transport_shm.join(r[i].state, w->facts), HK_OK);
+  for (int i = 0; i < N; i++)
+    ck_assert_int_eq(hk_transport_shm.join(r[i].state, &(hk_facts){w->facts, HK_FACT_BYTES}), HK_OK);
   long idle = resident_kib() - before;
   for (int i = 0; i < N; i++)
     for (int p = 0; p < N; p++) {
@@ -425,7 +426,7 @@ static void await_closed(int most) {
   while (open_fds() > most) MUST(hk_wait_pause(&w) == HK_OK);
 }
 
-static hk_status join_under_fire(hk_transport_state *s, const void *facts) {
+static hk_status join_under_fire(hk_transport_state *s, const hk_facts *facts) {
   world_rank *r = (world_rank *)((char *)s->env - offsetof(world_rank, env));
   int fds = open_fds();
   int socket = hk_shm_dial(hk_shm_fact_of(facts, 0)->name);

@@ -124,14 +124,13 @@ static int net_index_of(const net_names *names, const char *name) {
   return -1;
 }
 
-static hk_status net_join(hk_transport_state *state, const void *facts) {
+static hk_status net_join(hk_transport_state *state, const hk_facts *facts) {
   net_state *s = (net_state *)state;
-  const net_fact *all = facts;
   size_t n = (size_t)state->env->nranks;
   s->names = malloc(n * sizeof *s->names);
   if (!s->names) return HK_FAIL_ERRNO("no memory for the network facts of %zu ranks", n);
   for (size_t r = 0; r < n; r++) {
-    s->names[r] = all[r].names;
+    s->names[r] = ((const net_fact *)hk_fact_of(facts, (int)r))->names;
     for (int i = 0; i < HK_NET_ACTIVE; i++) s->names[r].name[i][HK_NET_NAME - 1] = '\0';
   }
   for (int i = 0; i < s->nused; i++) {
@@ -140,7 +139,9 @@ static hk_status net_join(hk_transport_state *state, const void *facts) {
       return HK_FAIL_ERRNO("no memory for the network facts of %zu ranks", n);
     for (size_t r = 0; r < n; r++) {
       int at = net_index_of(&s->names[r], u->name);
-      if (at >= 0) memcpy(u->facts + r * HK_NET_FACT_BYTES, all[r].blobs[at], HK_NET_FACT_BYTES);
+      if (at >= 0)
+        memcpy(u->facts + r * HK_NET_FACT_BYTES, ((const net_fact *)hk_fact_of(facts, (int)r))->blobs[at],
+               HK_NET_FACT_BYTES);
     }
     if (u->provider->join) u->provider->join(u->ctx, u->facts, HK_NET_FACT_BYTES);
   }
@@ -504,6 +505,7 @@ static const hk_transport_payload net_payload = {
 /* NULL: multicast (a network has no link to several ranks), fetch (references are addresses of this process). */
 const hk_transport hk_transport_net = {
     .name = "net",
+    .fact_bytes = sizeof(net_fact),
     .attach = net_attach,
     .join = net_join,
     .reachable = net_reachable,

@@ -72,7 +72,7 @@ static hk_status shm_open(hk_transport_state *state, const hk_link_key *key, hk_
   return shm_one_process(s, key) ? HK_OK : hk_shm_region_open(link);
 }
 
-static hk_status shm_join(hk_transport_state *state, const void *facts) {
+static hk_status shm_join(hk_transport_state *state, const hk_facts *facts) {
   HK_OR_RETURN(hk_shm_join(state, facts));
   return hk_shm_cma_try((hk_shm_state *)state, facts);
 }
@@ -117,6 +117,7 @@ static const hk_transport_host shm_host = {
 /* NULL: progress (the ends share memory). */
 const hk_transport hk_transport_shm = {
     .name = "shm",
+    .fact_bytes = sizeof(hk_shm_fact),
     .attach = shm_attach,
     .join = shm_join,
     .reachable = shm_reachable,

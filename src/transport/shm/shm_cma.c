@@ -60,7 +60,7 @@ int hk_shm_cma_read(pid_t pid, uint64_t from, void *to, size_t bytes) {
 }
 
 /* Tries to read the words of all others. */
-static bool shm_cma_can_read(const hk_shm_state *s, const void *facts) {
+static bool shm_cma_can_read(const hk_shm_state *s, const hk_facts *facts) {
   const hk_transport_env *env = s->base.env;
   const hk_shm_process *p = s->process;
   for (int r = 0; r < env->nranks; r++) {
@@ -83,7 +83,7 @@ static bool shm_cma_can_read(const hk_shm_state *s, const void *facts) {
 
 /* The ranks that measure: the lowest two of the host that are in two processes. False if there is no measurement; all
  * ranks of the host get the same result. */
-static bool shm_cma_measurers(const hk_shm_state *s, const void *facts, int who[2]) {
+static bool shm_cma_measurers(const hk_shm_state *s, const hk_facts *facts, int who[2]) {
   const hk_transport_env *env = s->base.env;
   int n = 0;
   for (int r = 0; r < env->nranks && n < 2; r++)
@@ -101,7 +101,7 @@ static bool shm_cma_measurers(const hk_shm_state *s, const void *facts, int who[
  * faster. */
 enum { READS_NOT, READS, READS_IF_FASTER };
 
-hk_status hk_shm_cma_try(hk_shm_state *s, const void *facts) {
+hk_status hk_shm_cma_try(hk_shm_state *s, const hk_facts *facts) {
   const hk_transport_env *env = s->base.env;
   const hk_shm_process *p = s->process;
   int who[2];

@@ -71,7 +71,7 @@ static hk_status shm_join_settle_alone(hk_shm_process *p, const hk_transport_env
 
 /* Returns true, with the reason, if the facts rule out an arena of the whole host. Every rank of the host gets the same
  * reason. */
-static bool shm_join_facts_forbid(const hk_shm_process *p, const hk_transport_env *env, const void *facts,
+static bool shm_join_facts_forbid(const hk_shm_process *p, const hk_transport_env *env, const hk_facts *facts,
                                   char *reason) {
   const hk_shm_fact *mine = hk_shm_fact_of(facts, env->rank);
   for (int r = 0; r < env->nranks; r++) {
@@ -181,7 +181,7 @@ static hk_status shm_join_agree(question *q, uint32_t processes, char *reason) {
   return HK_OK;
 }
 
-static hk_status shm_join_ask_leader(hk_shm_state *s, const void *facts, char *reason) {
+static hk_status shm_join_ask_leader(hk_shm_state *s, const hk_facts *facts, char *reason) {
   const hk_transport_env *env = s->base.env;
   hk_status rc = HK_OK;
   uint32_t processes = 0;
@@ -207,14 +207,14 @@ static hk_status shm_join_ask_leader(hk_shm_state *s, const void *facts, char *r
 }
 
 /* Keeps the names of the sockets that answer questions for regions. */
-static hk_status shm_join_remember_names(hk_shm_process *p, const hk_transport_env *env, const void *facts) {
+static hk_status shm_join_remember_names(hk_shm_process *p, const hk_transport_env *env, const hk_facts *facts) {
   p->names = malloc((size_t)env->nranks * sizeof *p->names);
   if (!p->names) return HK_FAIL(HK_ERR_SYSTEM, "out of memory for the shm transport of rank %d", env->rank);
   for (int r = 0; r < env->nranks; r++) memcpy(p->names[r], hk_shm_fact_of(facts, r)->name, HK_SHM_NAME);
   return HK_OK;
 }
 
-static hk_status shm_join_settle(hk_shm_state *s, const void *facts) {
+static hk_status shm_join_settle(hk_shm_state *s, const hk_facts *facts) {
   const hk_transport_env *env = s->base.env;
   hk_shm_process *p = s->process;
   p->index = malloc((size_t)env->nranks * sizeof *p->index);
@@ -242,7 +242,7 @@ static hk_status shm_join_await_lowest(hk_shm_process *p, const hk_transport_env
   return rc;
 }
 
-hk_status hk_shm_join(hk_transport_state *state, const void *facts) {
+hk_status hk_shm_join(hk_transport_state *state, const hk_facts *facts) {
   hk_shm_state *s = (hk_shm_state *)state;
   hk_shm_process *p = s->process;
   if (!shm_join_acts_for_process(state->env, state->env->rank)) return shm_join_await_lowest(p, state->env);

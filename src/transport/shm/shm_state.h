@@ -103,7 +103,7 @@ void hk_shm_host_dispose(hk_shm_host *h);
 
 /* ---- shm_join.c ---- */
 /* The transport's `join`: agrees with the other processes of the host on the group and its arena. */
-hk_status hk_shm_join(hk_transport_state *state, const void *facts);
+hk_status hk_shm_join(hk_transport_state *state, const hk_facts *facts);
 
 /* ---- shm_region.c ---- */
 hk_status hk_shm_region_open(hk_link *link); /* for links that carry references to regions */
@@ -116,7 +116,7 @@ void hk_shm_regions_dispose(hk_shm_process *p);
 /* ---- shm_cma.c: memory of other processes outside regions ---- */
 void hk_shm_cma_prepare(hk_shm_state *s); /* publishes a word for others to try to read */
 /* Tries to read all others' words, and publishes success. The two ranks that measure wait for each other. */
-hk_status hk_shm_cma_try(hk_shm_state *s, const void *facts);
+hk_status hk_shm_cma_try(hk_shm_state *s, const hk_facts *facts);
 /* Reads all of [from, from + bytes) of the process. Returns 0, or -1 with errno. */
 int hk_shm_cma_read(pid_t pid, uint64_t from, void *to, size_t bytes);
 /* The least size in bytes from which the link's reader reads this process's memory directly. 0: it cannot, slots are
@@ -137,6 +137,4 @@ hk_status hk_shm_fetch(hk_transport_state *state, hk_link *link, const hk_ref *r
  * be slower because one of the two cannot measure; 0: reading is slower. */
 hk_status hk_shm_cma_measure(hk_shm_state *s, int peer, bool able, uint32_t *from);
 
-static inline const hk_shm_fact *hk_shm_fact_of(const void *facts, int rank) {
-  return (const hk_shm_fact *)((const char *)facts + (size_t)rank * HK_FACT_BYTES);
-}
+static inline const hk_shm_fact *hk_shm_fact_of(const hk_facts *facts, int rank) { return hk_fact_of(facts, rank); }
