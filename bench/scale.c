@@ -4,7 +4,11 @@
  * root, the overlay, its allgathers and barriers; all but the sockets between ranks, because ranks of a process are
  * connected through memory).
  *
- *   make build/gcc/bench/scale && build/gcc/bench/scale [ranks [bytes of a row]]
+ *   make build/gcc/bench/scale && build/gcc/bench/scale [-n ranks] [-b bytes of a row] [-f first] [-l last] [-w seconds]
+ *
+ * With -f and -l it has only these ranks of the job, and NCCL_COMM_ID says where rank 0 is: several processes make one
+ * job, also in several network namespaces. With -w the ranks stay for some time, so that `hocket ps` and `ncclras` can
+ * be timed.
  *
  * A rank of a real job does its own part alone; here all parts share the cores, so a time here, divided by the ranks
  * and multiplied by the cores, is a rank's.
@@ -14,10 +18,12 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <unistd.h>
 #include "../src/base/param.h"
 #include "../src/base/service.h"
 #include "../src/base/wait.h"
 #include "../src/boot/bootstrap.h"
+#include "../src/ops/ras.h"
 
 enum { STACK = 128 << 10 };
 
@@ -29,8 +35,8 @@ typedef struct scale_rank {
   bool bad;
 } scale_rank;
 
-static int nranks = 4096;
-static size_t row = 64;
+static int nranks = 4096, first, last = -1, stay;
+static size_t row = 1408; /* of the init: src/comm/exchange.c */
 static ncclUniqueId id;
 static hk_service *service;
 static pthread_barrier_t phase;
@@ -54,6 +60,7 @@ static void *scale_main(void *arg) {
   pthread_barrier_wait(&phase);
   r->bad = r->bad || hk_bootstrap_barrier(r->b) != HK_OK;
   pthread_barrier_wait(&phase);
+  pthread_barrier_wait(&phase);
   if (r->b) hk_bootstrap_leave(r->b);
   hk_service_free(service);
   return NULL;
@@ -73,18 +80,27 @@ static long scale_peak_mb(void) {
 
 int main(int argc, char **argv) {
   static const char *const phases[] = {"join", "allgather", "barrier"};
-  if (argc > 1) nranks = atoi(argv[1]);
-  if (argc > 2) row = (size_t)atoi(argv[2]);
-  scale_rank *all = calloc((size_t)nranks, sizeof *all);
+  for (int c; (c = getopt(argc, argv, "n:b:f:l:w:")) != -1;) {
+    if (c == 'n') nranks = atoi(optarg);
+    if (c == 'b') row = (size_t)atoi(optarg);
+    if (c == 'f') first = atoi(optarg);
+    if (c == 'l') last = atoi(optarg);
+    if (c == 'w') stay = atoi(optarg);
+    if (c == '?') return 2;
+  }
+  if (last < 0) last = nranks - 1;
+  const int here = last - first + 1;
+  scale_rank *all = calloc((size_t)here, sizeof *all);
   table = calloc((size_t)nranks, row);
   pthread_attr_t attr;
   pthread_attr_init(&attr);
   pthread_attr_setstacksize(&attr, STACK);
-  pthread_barrier_init(&phase, NULL, (unsigned)nranks + 1);
-  if (!all || !table || hk_service_new(&service, "scale") != HK_OK || hk_bootstrap_new_id(&id) != HK_OK) return 1;
+  pthread_barrier_init(&phase, NULL, (unsigned)here + 1);
+  if (!all || !table || hk_service_new(&service, "scale") != HK_OK) return 1;
+  if ((here < nranks ? hk_bootstrap_env_id(hk_settings_now(), &id, first) : hk_bootstrap_new_id(&id)) != HK_OK) return 1;
   for (size_t i = 0; i < (size_t)nranks * row; i++) table[i] = i % row < 600 ? (unsigned char)(i % 255 + 1) : 0;
-  for (int r = 0; r < nranks; r++) {
-    all[r].rank = r;
+  for (int r = 0; r < here; r++) {
+    all[r].rank = first + r;
     if (pthread_create(&all[r].thread, &attr, scale_main, &all[r])) return perror("pthread_create"), 1;
   }
   pthread_barrier_wait(&phase);
@@ -92,11 +108,16 @@ int main(int argc, char **argv) {
     const uint64_t begin = hk_now_ns();
     const double cpu = scale_cpu();
     pthread_barrier_wait(&phase);
-    printf("%-9s of %d ranks: %6.2f s, %6.2f s of CPU, at most %ld MiB in all\n", phases[k], nranks,
+    printf("%-9s of %d ranks: %6.2f s, %6.2f s of CPU, at most %ld MiB in all\n", phases[k], here,
            (double)(hk_now_ns() - begin) / 1e9, scale_cpu() - cpu, scale_peak_mb());
   }
+  fflush(stdout);
+  if (stay) (void)hk_ras_hold(hk_settings_now());
+  sleep((unsigned)stay);
+  if (stay) hk_ras_release();
+  pthread_barrier_wait(&phase);
   int bad = 0;
-  for (int r = 0; r < nranks; r++) {
+  for (int r = 0; r < here; r++) {
     pthread_join(all[r].thread, NULL);
     bad += all[r].bad;
   }

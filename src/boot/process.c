@@ -17,7 +17,7 @@
 #include "../base/tcp.h"
 #include "wire.h" /* hk_random */
 
-enum { COND_SLICE_NS = 50 * 1000 * 1000, KEEPALIVES = 3 };
+enum { KEEPALIVES = 3 };
 
 static struct {
   pthread_once_t once;
