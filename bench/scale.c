@@ -97,7 +97,8 @@ int main(int argc, char **argv) {
   pthread_attr_setstacksize(&attr, STACK);
   pthread_barrier_init(&phase, NULL, (unsigned)here + 1);
   if (!all || !table || hk_service_new(&service, "scale") != HK_OK) return 1;
-  if ((here < nranks ? hk_bootstrap_env_id(hk_settings_now(), &id, first) : hk_bootstrap_new_id(&id)) != HK_OK) return 1;
+  if ((here < nranks ? hk_bootstrap_env_id(hk_settings_now(), &id, first) : hk_bootstrap_new_id(&id)) != HK_OK)
+    return 1;
   for (size_t i = 0; i < (size_t)nranks * row; i++) table[i] = i % row < 600 ? (unsigned char)(i % 255 + 1) : 0;
   for (int r = 0; r < here; r++) {
     all[r].rank = first + r;

@@ -51,7 +51,7 @@ static void init_on_event(void *arg, const hk_event *e) {
 static void init_on_retry(void *arg, int fd, uint32_t events) {
   ncclComm_t c = arg;
   (void)fd, (void)events;
-  if (hk_ras_take_over()) hk_service_tick(c->service, &c->retry, 0, NULL, NULL);
+  if (hk_ras_take_over()) hk_service_tick(c->service, &c->ras.retry, 0, NULL, NULL);
 }
 
 /* Pairs with init_revoked_by: at least one of the two threads sees what the other has set. */
@@ -74,7 +74,7 @@ hk_status hk_comm_init(ncclComm_t c, const hk_init *how) {
                             .report = hk_watch_report,
                             .arg = c};
   if (c->rank == 0) hk_param_report_names(true);
-  c->watched = true; /* before the ranks meet: a rank that does not come is in the report, too */
+  c->ras.held = true; /* before the ranks meet: a rank that does not come is in the report, too */
   const bool retries = hk_ras_hold(c->settings);
   hk_children_watch_begin(&watch, c, how); /* first: members learn of a failure from here on */
   if (c->lender)
@@ -83,7 +83,7 @@ hk_status hk_comm_init(ncclComm_t c, const hk_init *how) {
     rc = hk_service_new(&c->service, "hocket-service");
   if (rc != HK_OK && !how->parent) hk_comm_report_abort(c->settings, how);
   HK_TRY(rc, out);
-  if (retries) hk_service_tick(c->service, &c->retry, HK_RAS_RETRY_MS, init_on_retry, c);
+  if (retries) hk_service_tick(c->service, &c->ras.retry, HK_RAS_RETRY_MS, init_on_retry, c);
   o.service = c->service;
   hk_flight_watch(c);
   if (how->parent && how->grows)
@@ -136,8 +136,8 @@ void hk_comm_destroy(ncclComm_t c) {
   /* Before the bootstrap, which owns the communicator's name; after the networks, which report events to it. */
   hk_profiler_free(c);
   if (c->bootstrap) hk_bootstrap_leave(c->bootstrap);
-  if (c->service) hk_service_tick(c->service, &c->retry, 0, NULL, NULL); /* children may share it, and go on */
-  if (c->watched) hk_ras_release();
+  if (c->service) hk_service_tick(c->service, &c->ras.retry, 0, NULL, NULL); /* children may share it, and go on */
+  if (c->ras.held) hk_ras_release();
   if (c->service) hk_service_free(c->service);
   hk_plans_free(c);
   if (c->backend->detach) c->backend->detach(c);

@@ -116,6 +116,12 @@ typedef struct hk_user_redop {
   bool used, on_device; /* on_device: `scalar` is an address, which is read when a call runs */
 } hk_user_redop;
 
+/* The communicator's part in the RAS server of this host (ops/ras.h). */
+typedef struct hk_ras_part {
+  bool held;
+  hk_service_timer retry; /* while another process has the server */
+} hk_ras_part;
+
 typedef struct hk_registration hk_registration;
 typedef struct hk_rma hk_rma;
 
@@ -124,10 +130,9 @@ struct ncclComm {
    * communicator. */
   _Atomic(uint32_t) magic;
   int rank, nranks, device;
-  unsigned forks;                     /* hk_forks when it was made */
-  uint8_t redop_flags;                /* ORed into the operators of its reductions: HK_REDOP_INVARIANT or 0 */
-  bool watched;                       /* it holds the RAS server (ops/ras.h) */
-  hk_service_timer retry;             /* while another process has the server */
+  unsigned forks;      /* hk_forks when it was made */
+  uint8_t redop_flags; /* ORed into the operators of its reductions: HK_REDOP_INVARIANT or 0 */
+  hk_ras_part ras;
   const struct hk_settings *settings; /* the parameters, as they were when it was made */
   hk_comm_options options;
   hk_health health;

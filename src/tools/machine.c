@@ -137,14 +137,18 @@ static void machine_heed_host_settings(hk_inputs *w) {
   *m = hk_machine_of_hosts(&f, &w->overrides.constants);
 }
 
+hk_status hk_tool_overrides(hk_overrides *o) {
+  HK_OR_RETURN(hk_overrides_read(o, hk_settings_now(), 0, 0));
+  return hk_overrides_load(o, NULL, false);
+}
+
 int hk_inputs_open(hk_inputs *w, const char *words, const char *file, int nranks) {
   *w = (hk_inputs){0};
   int code = hk_tool_machine(&w->cluster, words, file);
   if (code == HK_EXIT_OK) code = machine_take_seats(w, nranks, machine_one_host(w->cluster, words, file));
   if (code != HK_EXIT_OK) return code;
   hk_status rc = HK_OK;
-  HK_TRY(hk_overrides_read(&w->overrides, hk_settings_now(), 0, 0), out);
-  HK_TRY(hk_overrides_load(&w->overrides, NULL, false), out);
+  HK_TRY(hk_tool_overrides(&w->overrides), out);
   w->filter = w->overrides.filter;
   HK_TRY(machine_find_rings(w), out);
   HK_TRY(hk_machine_of(&w->machine, w->cluster, w->seats, w->nranks, w->rings, &w->overrides), out);

@@ -2,6 +2,9 @@
 /* The proof of all ranks' programs (proof.h). */
 #include "proof.h"
 #include <stdlib.h>
+#include "../base/param.h"
+
+unsigned hk_tool_slots(void) { return (unsigned)hk_settings_now()->SLOTS; }
 
 void hk_proof_free(hk_program **p, int nranks) {
   for (int r = 0; p && r < nranks; r++) hk_program_free(p[r]);

@@ -12,6 +12,7 @@ typedef struct hk_proof_options {
   bool fixed_order; /* sums must be in the fixed order */
 } hk_proof_options;
 
+unsigned hk_tool_slots(void); /* of each FIFO, as HOCKET_SLOTS says */
 /* The programs of all ranks; what->rank is ignored. */
 hk_status hk_proof_build(const hk_algorithm *a, const hk_build *what, hk_program ***out);
 void hk_proof_free(hk_program **p, int nranks); /* NULL is fine */

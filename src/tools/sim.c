@@ -3,7 +3,6 @@
 #include "../sim/sim.h"
 #include <string.h>
 #include "../base/array.h"
-#include "../base/param.h"
 #include "../collectives/algorithm.h"
 #include "../topo/synth.h"
 #include "machine.h"
@@ -114,8 +113,7 @@ static int sim_run(void *into, int nargs, char **args) {
   int n, code;
   if (o->factor <= 1) return hk_tool_wrong("--factor must be more than 1");
   if (o->begin < 1 || o->end < o->begin) return hk_tool_wrong("--begin must be at least 1 and at most --end");
-  hk_status read = hk_overrides_read(&o->overrides, hk_settings_now(), 0, 0);
-  if (read == HK_OK) read = hk_overrides_load(&o->overrides, NULL, false);
+  hk_status read = hk_tool_overrides(&o->overrides);
   code = read != HK_OK ? hk_tool_failed(read) : o->plot ? hk_sim_view_can_plot(o->plot) : HK_EXIT_OK;
   if (code == HK_EXIT_OK)
     code = sim_read_algorithms(o->algorithms, hk_filter_algorithms(&o->overrides.filter), algorithms, SERIES, &n);

@@ -2,7 +2,6 @@
 /* `hocket verify`: proves algorithms for any number of ranks. */
 #include <stdlib.h>
 #include <string.h>
-#include "../base/param.h"
 #include "../decide/select.h"
 #include "../program/layout.h"
 #include "proof.h"
@@ -148,7 +147,7 @@ static int verify_prove_registry(const options *o, hk_json *w) {
 static int verify_run(void *into, int nargs, char **args) {
   options *o = into;
   (void)nargs, (void)args; /* none */
-  if (o->proof.slots <= 0) o->proof.slots = (int)hk_settings_now()->SLOTS;
+  if (o->proof.slots <= 0) o->proof.slots = (int)hk_tool_slots();
   if (!o->all && !o->algorithm && !o->coll)
     return hk_tool_wrong("what should be verified? Give --algorithm, --collective or --all; hocket program check FILE "
                          "verifies the programs of a file");

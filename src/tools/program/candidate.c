@@ -2,7 +2,6 @@
 /* Builds, proves and simulates candidates (search.h). */
 #include <stdlib.h>
 #include <string.h>
-#include "../../base/param.h"
 #include "../../program/layout.h"
 #include "../proof.h"
 #include "search.h"
@@ -67,7 +66,7 @@ out:
 
 hk_status hk_trial_run(hk_trial *t, const hk_site *site, hk_coll coll, size_t bytes, int protocol) {
   const hk_sim_options how = {.protocol = protocol};
-  const unsigned slots = (unsigned)hk_settings_now()->SLOTS;
+  const unsigned slots = hk_tool_slots();
   const int nranks = hk_simulator_ranks(site->simulator);
   hk_program **programs;
   hk_status rc = hk_candidate_build(&programs, &t->what, site, coll);

@@ -2,7 +2,6 @@
 /* `hocket program check`: proves the programs of files. */
 #include <stdlib.h>
 #include <string.h>
-#include "../../base/param.h"
 #include "../../base/text_file.h"
 #include "../proof.h"
 #include "program.h"
@@ -100,7 +99,7 @@ static int check_run(void *into, int nargs, char **args) {
   options *o = into;
   hk_json w = {.f = stdout}, *json = o->proof.json ? &w : NULL;
   int worst = HK_EXIT_OK;
-  if (o->proof.slots <= 0) o->proof.slots = (int)hk_settings_now()->SLOTS;
+  if (o->proof.slots <= 0) o->proof.slots = (int)hk_tool_slots();
   if (json) hk_proofs_json_begin(json);
   for (int i = 0; i < nargs; i++) {
     const int code = check_file(args[i], &o->proof, json);

@@ -3,8 +3,8 @@
 #include "program.h"
 #include <stdlib.h>
 #include <string.h>
-#include "../../base/param.h"
 #include "../../base/text_file.h"
+#include "../proof.h"
 
 const char *hk_program_file_name(const char *path) { return strcmp(path, "-") ? path : "stdin"; }
 
@@ -14,7 +14,7 @@ int hk_program_open(hk_program_file *f, const char *path) {
   *f = (hk_program_file){.nsets = 0};
   hk_status rc = hk_text_read(path, HK_PROGRAM_FILE_BYTES, &text, &bytes);
   if (rc != HK_OK) return hk_tool_failed(rc);
-  rc = hk_program_file_read(f, hk_program_file_name(path), text, (unsigned)hk_settings_now()->SLOTS);
+  rc = hk_program_file_read(f, hk_program_file_name(path), text, hk_tool_slots());
   free(text);
   return rc == HK_OK ? HK_EXIT_OK : hk_tool_failed(rc);
 }
@@ -23,7 +23,7 @@ int hk_program_open_proved(hk_program_file *f, const char *path) {
   const int code = hk_program_open(f, path);
   hk_status rc = HK_OK;
   for (int i = 0; i < f->nsets && code == HK_EXIT_OK && rc == HK_OK; i++)
-    rc = hk_program_set_prove(&f->sets[i], hk_program_file_name(path), (unsigned)hk_settings_now()->SLOTS);
+    rc = hk_program_set_prove(&f->sets[i], hk_program_file_name(path), hk_tool_slots());
   return rc == HK_OK ? code : hk_tool_failed(rc);
 }
 

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* `hocket program show`: what the programs of a file do. */
 #include <string.h>
-#include "../../base/param.h"
 #include "../../program/cursor.h"
 #include "../../program/summary.h"
 #include "../proof.h"
@@ -102,7 +101,7 @@ static int show_programs(const hk_program_set *s, int rank) {
 
 static int show_run(void *into, int nargs, char **args) {
   const options *o = into;
-  const hk_proof_options how = {.slots = (int)hk_settings_now()->SLOTS};
+  const hk_proof_options how = {.slots = (int)hk_tool_slots()};
   hk_program_file f;
   (void)nargs; /* one */
   int code = hk_program_open(&f, args[0]);

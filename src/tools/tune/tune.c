@@ -8,9 +8,9 @@
 #include <string.h>
 #include <unistd.h>
 #include "../../base/json.h"
-#include "../../base/param.h"
 #include "../../boot/meet.h"
 #include "../../decide/overrides.h"
+#include "../machine.h"
 #include "../tools.h"
 
 enum { TABLES = 16 };
@@ -253,8 +253,7 @@ static int tune_run(void *into, int nargs, char **args) {
   hk_tune_table tables[TABLES] = {{.n = 0}};
   hk_overrides now;
   (void)nargs, (void)args;
-  rc = hk_overrides_read(&now, hk_settings_now(), 0, 0);
-  if (rc == HK_OK) rc = hk_overrides_load(&now, NULL, false);
+  rc = hk_tool_overrides(&now);
   int code = HK_EXIT_TROUBLE, n = 0;
   /* If everything is measured anew, a wrong file of earlier constants does not matter. */
   if (rc != HK_OK && (o->check || o->between)) goto out;
