@@ -4,7 +4,8 @@
  * root, the overlay, its allgathers and barriers; all but the sockets between ranks, because ranks of a process are
  * connected through memory).
  *
- *   make build/gcc/bench/scale && build/gcc/bench/scale [-n ranks] [-b bytes of a row] [-f first] [-l last] [-w seconds]
+ *   make build/gcc/bench/scale
+ *   build/gcc/bench/scale [-n ranks] [-b bytes of a row] [-f first] [-l last] [-w seconds]
  *
  * With -f and -l it has only these ranks of the job, and NCCL_COMM_ID says where rank 0 is: several processes make one
  * job, also in several network namespaces. With -w the ranks stay for some time, so that `hocket ps` and `ncclras` can

@@ -31,7 +31,7 @@ const char *hk_tool_preset_word(int i);
   HK_ROW_FILE(member, "file", "FILE",                                                                                  \
               "a machine in NCCL's topology XML, or a folder that scripts/record-machine.sh made", .letter = 'f')
 
-/* The user's overrides, with the programs of HOCKET_PROGRAMS, as a communicator here has them. Clear them in any case. */
+/* The user's overrides and programs (HOCKET_PROGRAMS), as a communicator here has them. Clear them in any case. */
 hk_status hk_tool_overrides(hk_overrides *o);
 
 /* All inputs of a choice, as a communicator on that machine has them. */
