@@ -137,7 +137,7 @@ static inline __attribute__((always_inline)) hk_status api_coll_call_of(hk_call 
   if (hk_coll_has_root(coll)) HK_TRY(api_coll_check_peer(who, "root", call->root, c), out);
   HK_TRY(api_coll_check_buffers(who, coll, call), out);
   if (__builtin_expect(!hk_call_apart(coll, call), 0)) HK_TRY(hk_call_check_overlap(call, who), out);
-  if (__builtin_expect(c->options.by_place, 0)) hk_call_note_place(call);
+  if (__builtin_expect(c->options.by_place, 0)) hk_call_note_inplace(call);
   HK_TRY(c->backend->check(call, who), out);
   if (must) HK_TRY(hk_choose_check(c, call, who), out);
   HK_INFO(HK_SUB_COLL,

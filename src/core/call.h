@@ -24,7 +24,7 @@ typedef struct hk_call_options {
   uint8_t min_ctas, max_ctas, nvls_ctas;
   uint8_t cluster; /* plus 1 */
   uint8_t policy;  /* NCCL_CTA_POLICY_ bits, plus 1 */
-  uint8_t place;   /* hk_place; not an option of the user's */
+  uint8_t inplace; /* hk_inplace; not an option of the user's */
   uint8_t unused[2];
 } hk_call_options;
 _Static_assert(sizeof(hk_call_options) == 4 * HK_CALL_PROTOCOLS + 8, "without gaps");

@@ -16,11 +16,11 @@ static bool overlap_in_place(const hk_call *call, uintptr_t from, uintptr_t to) 
   return same >= 0 && from + (size_t)block * bytes == to + (size_t)same * bytes;
 }
 
-void hk_call_note_place(hk_call *call) {
+void hk_call_note_inplace(hk_call *call) {
   const hk_coll coll = (hk_coll)call->coll;
   if (hk_coll_has_root(coll) || call->blocks) return;
   const bool in_place = hk_call_copies_input(call) || overlap_in_place(call, (uintptr_t)call->in, (uintptr_t)call->out);
-  call->options.place = in_place ? HK_PLACE_IN : HK_PLACE_OUT;
+  call->options.inplace = in_place ? HK_INPLACE_YES : HK_INPLACE_NO;
   call->asks = true;
 }
 

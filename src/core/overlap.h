@@ -31,6 +31,6 @@ static inline bool hk_call_apart(hk_coll coll, const hk_call *call) {
 }
 /* With HOCKET_PROGRAMS_BY_PLACE: the call's place becomes one of its options. Ranks of a rooted collective without both
  * buffers do not know it, so it has none. */
-void hk_call_note_place(hk_call *call);
+void hk_call_note_inplace(hk_call *call);
 /* HK_ERR_ARGUMENT if the buffers overlap other than "in place" as nccl.h and hocket.h define it. */
 hk_status hk_call_check_overlap(const hk_call *call, const char *who);

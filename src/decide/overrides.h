@@ -3,8 +3,8 @@
  * and the simulator. */
 #pragma once
 #include "../topo/paths.h"
+#include "folder.h"
 #include "machine.h"
-#include "programs.h"
 #include "select.h"
 
 struct hk_settings; /* base/param.h */

@@ -3,6 +3,7 @@
  * after the built-in ones: priced, restricted, chosen and run as they are. */
 #pragma once
 #include "../formats/file.h"
+#include "folder.h"
 #include "select.h"
 
 typedef struct hk_user_programs {
@@ -26,16 +27,6 @@ hk_status hk_user_programs_new(hk_user_programs **out);
 hk_status hk_user_programs_add(hk_user_programs *p, const char *path, const char *text, unsigned slots, uint8_t *way);
 /* Removes the programs that were added since p->hash had this value. */
 void hk_user_programs_drop(hk_user_programs *p, uint64_t hash);
-
-/* The files *.json, *.txt and *.xml of a folder, in the order of their names. */
-typedef struct hk_program_folder {
-  const char *path;
-  char **names;
-  int n;
-} hk_program_folder;
-/* HK_ERR_ARGUMENT: the folder cannot be read. Free with hk_program_folder_free in any case. */
-hk_status hk_program_folder_list(hk_program_folder *out, const char *path);
-void hk_program_folder_free(hk_program_folder *f);
 
 /* Reads the files, and proves their programs for links with `slots` slots. A file that cannot be used is left out; the
  * log says why. ways: as in hk_user_programs_add, one for each file; NULL: all are proved. `proved`: those of a rank

@@ -107,7 +107,7 @@ static hk_status select_cheapest(const hk_machine *m, const hk_filter *w, hk_col
   for (int i = 0; all[i]; i++) {
     const hk_algorithm *a = all[i];
     if (select_barred(w, coll, i) || select_varies(w, coll, a) || !hk_algorithm_supports(a, &m->team, coll)) continue;
-    if (!(w && w->any_size) && hk_algorithm_outside(a, last, w ? w->place : HK_PLACE_ANY)) continue;
+    if (!(w && w->any_size) && hk_algorithm_outside(a, last, w ? w->inplace : HK_INPLACE_ANY)) continue;
     for (int p = 0; p < HK_PROTO_COUNT; p++) {
       hk_decision d;
       if (!select_speaks(m, a, (hk_protocol)p) || select_protocol_barred(w, coll, (hk_protocol)p)) continue;
@@ -250,7 +250,7 @@ hk_status hk_select_all(const hk_machine *m, const hk_filter *filter, hk_coll co
                "is not batch-invariant (HOCKET_BATCH_INVARIANT): it adds in another order than that of ranks");
     else if (select_barred(filter, coll, i))
       snprintf(row.why, sizeof row.why, "is excluded by NCCL_ALGO");
-    else if (hk_algorithm_outside(a, bytes, HK_PLACE_ANY))
+    else if (hk_algorithm_outside(a, bytes, HK_INPLACE_ANY))
       snprintf(row.why, sizeof row.why, "is for other sizes, by its file: NCCL_ALGO or a tuning file can force it");
     if (row.why[0]) {
       select_insert(out, n, &row);

@@ -4,8 +4,10 @@
  * function of its arguments, so ranks with equal arguments get the same decision.
  */
 #pragma once
-#include "../collectives/algorithm.h"
+#include "../program/program.h"
 #include "machine.h"
+
+struct hk_algorithm; /* algorithm.h */
 
 enum { HK_ALGORITHM_LIMIT = 32, HK_ALTERNATIVES = HK_ALGORITHM_LIMIT * HK_PROTO_COUNT };
 
@@ -18,9 +20,9 @@ typedef struct hk_filter {
   uint8_t barred_protocols[HK_COLL_COUNT];      /* bit p: not protocol p */
   uint32_t only[HK_PROTO_COUNT];  /* bit i: the i-th algorithm by this protocol may be used; all 0: any may */
   int min_channels, max_channels; /* 0: no restriction */
-  bool any_size;  /* programs of files for other sizes or places, too; hk_select needs this only for itself */
-  hk_place place; /* of the call */
-  bool efficient; /* more channels only for a larger gain: NCCL_CTA_POLICY_EFFICIENCY */
+  bool any_size;      /* programs of files for other sizes or places, too; hk_select needs this only for itself */
+  hk_inplace inplace; /* of the call */
+  bool efficient;     /* more channels only for a larger gain: NCCL_CTA_POLICY_EFFICIENCY */
   const struct hk_rules *rules; /* of a tuning file; may be NULL */
   /* Sums in the fixed order only (hk_algorithm.fixed_order): HOCKET_BATCH_INVARIANT. It has priority over all other
    * restrictions. */

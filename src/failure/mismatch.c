@@ -103,8 +103,8 @@ static bool mismatch_take(ncclComm_t c, hk_call_report *v, int rank, uint64_t op
   *v = (hk_call_report){.rank = rank, .signature = hk_watch_signature(a, operation), .call = "something else"};
   if (!v->signature) return false;
   bool known = hk_call_signature(&call) == v->signature;
-  for (uint8_t place = HK_PLACE_IN; place <= HK_PLACE_OUT && !known; place++) {
-    call.options.place = place;
+  for (uint8_t inplace = HK_INPLACE_YES; inplace <= HK_INPLACE_NO && !known; inplace++) {
+    call.options.inplace = inplace;
     known = hk_call_signature(&call) == v->signature;
   }
   if (!known) known = mismatch_read_signature(c, hk_signature_at(v->signature, operation), &call, &k) && k == operation;

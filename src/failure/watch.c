@@ -30,9 +30,9 @@ void hk_watch_describe(const hk_call *call, char *text, size_t bytes) {
                     .dtype = call->dtype,
                     .redop = call->redop};
   hk_operation_describe(&o, text, bytes);
-  if (call->options.place)
+  if (call->options.inplace)
     snprintf(text + strlen(text), bytes - strlen(text), "%s",
-             call->options.place == HK_PLACE_IN ? " in place" : " not in place");
+             call->options.inplace == HK_INPLACE_YES ? " in place" : " not in place");
   if (!hk_call_is_rma(call)) return;
   size_t used = strlen(text);
   uint32_t signals = (uint32_t)call->comm->options.rma_signals;

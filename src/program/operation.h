@@ -5,10 +5,6 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Whether a call is in place. Ranks must agree about what they run, and they may differ in this: so it is HK_PLACE_ANY
- * unless the user promises that all ranks do the same (HOCKET_PROGRAMS_BY_PLACE). */
-typedef enum hk_place { HK_PLACE_ANY, HK_PLACE_IN, HK_PLACE_OUT } hk_place;
-
 /* Values are ncclDataType_t's and ncclRedOp_t's (asserted in api/api_coll.c). */
 typedef enum hk_dtype {
   HK_I8,

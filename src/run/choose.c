@@ -156,7 +156,7 @@ static hk_filter choose_filter_of(ncclComm_t c, const hk_call *op) {
   const hk_call_options *o = &op->options;
   _Static_assert(sizeof filter.only == sizeof o->only, "one bit set for each protocol");
   memcpy(filter.only, o->only, sizeof filter.only);
-  filter.place = (hk_place)o->place;
+  filter.inplace = (hk_inplace)o->inplace;
   if (o->min_ctas) filter.min_channels = o->min_ctas;
   filter.max_channels = choose_smaller(filter.max_channels, o->max_ctas);
   if (filter.max_channels && filter.min_channels > filter.max_channels) filter.min_channels = filter.max_channels;

@@ -10,6 +10,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 #include "../base/array.h"
+#include "../base/facts.h"
 #include "../base/log.h"
 #include "../base/param.h"
 #include "../base/tcp.h"

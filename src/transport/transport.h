@@ -4,10 +4,10 @@
  * that list whose `reachable` is true is taken.
  */
 #pragma once
-#include "../base/facts.h"
 #include "../base/wait.h"
 #include "link.h"
 
+struct hk_facts;    /* base/facts.h */
 struct hk_settings; /* base/param.h */
 
 enum { HK_FACT_BYTES = 768 }; /* the most that a transport may publish about itself to the other ranks */
@@ -145,7 +145,7 @@ typedef struct hk_transport {
   hk_status (*attach)(const hk_transport_env *env, hk_transport_state **out, void *fact);
   /* After the exchange, with all ranks' facts, which it copies if it needs them later.  Collective.  NULL: nothing to
    * agree on. */
-  hk_status (*join)(hk_transport_state *s, const hk_facts *facts);
+  hk_status (*join)(hk_transport_state *s, const struct hk_facts *facts);
   /* True if this rank can reach `peer`. If not, `why` gets the reason, or stays empty if the transport is not needed
    * here. Symmetric: both ranks get the same result. */
   bool (*reachable)(hk_transport_state *s, int peer, char *why, size_t why_bytes);

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include "../base/facts.h"
 #include "../program/program.h"
 #include "registry.h"
 

@@ -14,6 +14,7 @@
 #include <time.h>
 #include <unistd.h>
 #include "../../src/base/addr.h"
+#include "../../src/base/facts.h"
 #include "../../src/base/param.h"
 #include "../../src/program/program.h"
 #include "../../src/transport/registry.h"

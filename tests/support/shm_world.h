@@ -12,6 +12,7 @@
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
+#include "../../src/base/facts.h"
 #include "../../src/base/param.h"
 #include "../../src/base/service.h"
 #include "../../src/program/program.h"

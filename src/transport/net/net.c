@@ -6,6 +6,7 @@
 #include <string.h>
 #include <strings.h>
 #include <sys/mman.h>
+#include "../../base/facts.h"
 #include "../../base/log.h"
 #include "../../base/param.h"
 #include "../../base/tls.h"

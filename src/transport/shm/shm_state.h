@@ -6,6 +6,7 @@
  */
 #pragma once
 #include <pthread.h>
+#include "../../base/facts.h"
 #include "shm.h"
 #include "shm_arena.h"
 
