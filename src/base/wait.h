@@ -102,5 +102,12 @@ void hk_cond_init(pthread_cond_t *cond); /* with the clock that hk_wait_cond use
 uint64_t hk_now_ns(void); /* CLOCK_MONOTONIC */
 /* The time since `since`; 0 if another thread took `since` after `now` was read. */
 static inline uint64_t hk_ago_ns(uint64_t now, uint64_t since) { return now > since ? now - since : 0; }
+/* How long this wait is, if it is long; 0: it is short. Only a long one reads the clock, or one among more ranks than
+ * cores, where a yield may take a time slice. */
+enum { HK_WAIT_LONG_NS = 50 * 1000 };
+static inline uint64_t hk_wait_long_ns(const hk_waiter *w) {
+  if (!w->begin_ns || (w->env->spins && w->waited_ns < HK_WAIT_LONG_NS)) return 0;
+  return hk_ago_ns(hk_now_ns(), w->begin_ns);
+}
 /* The time since the first yield after progress; 0 before that. */
 static inline uint64_t hk_wait_idle_ns(const hk_waiter *w) { return w->begin_ns ? hk_now_ns() - w->begin_ns : 0; }

@@ -55,7 +55,7 @@ typedef enum hk_phase {
   HK_PHASE_COUNT
 } hk_phase;
 
-enum { HK_ACTIVITY_PAST = 15, HK_ACTIVITY_CALLS = 16 };
+enum { HK_ACTIVITY_PAST = 15, HK_ACTIVITY_CALLS = 16, HK_ACTIVITY_WAITS = 30 };
 /* What the rank has called. */
 enum { HK_ACTIVITY_FINALIZED = 1, HK_ACTIVITY_DESTROYED = 2, HK_ACTIVITY_ABORTED = 4 };
 typedef struct hk_activity {
@@ -73,6 +73,9 @@ typedef struct hk_activity {
   uint64_t moves; /* bytes of the newest send or receive in which it waited, complete or not; 0: none */
   uint32_t past[HK_ACTIVITY_PAST];   /* signatures of the operations before the newest, newest first; 0: not known */
   uint64_t calls[HK_ACTIVITY_CALLS]; /* for each hk_coll: the operations begun so far */
+  /* Collectives that all ranks end nearly together, and in which this rank waited long for others: how many, how long
+   * in all; and the last ones, in any order: the lower half of the collective's number, then microseconds; 0: none. */
+  uint64_t long_waits, long_wait_ns, recent_waits[HK_ACTIVITY_WAITS];
 } hk_activity;
 
 /* Writes what a rank does, to follow the words "rank 3 " in a message: "is in AllReduce(1000 x float, sum), operation

@@ -268,12 +268,14 @@ bool hk_ack_decode(hk_ack *ack, const uint8_t in[HK_ACK_BYTES], const uint8_t no
 }
 
 /* ---- activity: sequence 8, count 8, signature 4, root 4, coll 1, dtype 1, redop 1, p2p 1, phase 1, failure 1,
- * ended 1, zero 1, phase_ms 8, waits_for 4, past 15 * 4, moves 8, calls 16 * 8, device 4, zero 4, mac 16 ---- */
+ * ended 1, zero 1, phase_ms 8, waits_for 4, past 15 * 4, moves 8, calls 16 * 8, device 4, zero 4, long waits 8, their
+ * nanoseconds 8, recent ones 30 * 8, mac 16 ---- */
 enum {
   ACTIVITY_MOVES_AT = 44 + 4 * HK_ACTIVITY_PAST,
   ACTIVITY_CALLS_AT = ACTIVITY_MOVES_AT + 8,
   ACTIVITY_DEVICE_AT = ACTIVITY_CALLS_AT + 8 * HK_ACTIVITY_CALLS,
-  ACTIVITY_MAC_AT = ACTIVITY_DEVICE_AT + 8
+  ACTIVITY_WAITS_AT = ACTIVITY_DEVICE_AT + 8,
+  ACTIVITY_MAC_AT = ACTIVITY_WAITS_AT + 16 + 8 * HK_ACTIVITY_WAITS
 };
 _Static_assert(ACTIVITY_MAC_AT + HK_MAC_BYTES == HK_ACTIVITY_BYTES, "an activity ends with its mac");
 
@@ -297,6 +299,9 @@ void hk_activity_encode(uint8_t out[HK_ACTIVITY_BYTES], const hk_activity *a, co
   hk_put64(out + ACTIVITY_MOVES_AT, a->moves);
   for (int i = 0; i < HK_ACTIVITY_CALLS; i++) hk_put64(out + ACTIVITY_CALLS_AT + 8 * i, a->calls[i]);
   hk_put32(out + ACTIVITY_DEVICE_AT, (uint32_t)a->device);
+  hk_put64(out + ACTIVITY_WAITS_AT, a->long_waits);
+  hk_put64(out + ACTIVITY_WAITS_AT + 8, a->long_wait_ns);
+  for (int i = 0; i < HK_ACTIVITY_WAITS; i++) hk_put64(out + ACTIVITY_WAITS_AT + 16 + 8 * i, a->recent_waits[i]);
   wire_answer_mac(out + ACTIVITY_MAC_AT, "activity", out, ACTIVITY_MAC_AT, nonce, secret);
 }
 
@@ -322,6 +327,9 @@ bool hk_activity_decode(hk_activity *a, const uint8_t in[HK_ACTIVITY_BYTES], con
   for (int i = 0; i < HK_ACTIVITY_PAST; i++) a->past[i] = hk_get32(in + 44 + 4 * i);
   a->moves = hk_get64(in + ACTIVITY_MOVES_AT);
   for (int i = 0; i < HK_ACTIVITY_CALLS; i++) a->calls[i] = hk_get64(in + ACTIVITY_CALLS_AT + 8 * i);
+  a->long_waits = hk_get64(in + ACTIVITY_WAITS_AT);
+  a->long_wait_ns = hk_get64(in + ACTIVITY_WAITS_AT + 8);
+  for (int i = 0; i < HK_ACTIVITY_WAITS; i++) a->recent_waits[i] = hk_get64(in + ACTIVITY_WAITS_AT + 16 + 8 * i);
   return true;
 }
 

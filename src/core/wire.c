@@ -161,7 +161,7 @@ hk_status hk_wire_pause(ncclComm_t c, hk_waiter *w) {
   const hk_wiring *wiring = c->wiring;
   hk_status rc = hk_wait_pause(w);
   if (rc != HK_OK || wiring->sleeper < 0 || wiring->collnet || !w->begin_ns) return rc;
-  uint64_t waited = hk_now_ns() - w->begin_ns;
+  uint64_t waited = w->waited_ns = hk_now_ns() - w->begin_ns;
   uint32_t yields = w->polls - w->env->spins;
   if (waited < SLEEP_BUSY_NS || (waited < SLEEP_NS && waited / yields < BUSY_YIELD_NS)) return rc;
   hk_transports[wiring->sleeper]->sleep(wiring->states[wiring->sleeper]);

@@ -80,6 +80,18 @@ void hk_watch_enqueued(ncclComm_t c, const hk_call *call, bool traceable) {
   hk_watch_over(c); /* over for the calling thread; when the stream completes it is not checked */
 }
 
+void hk_watch_waited(ncclComm_t c, const hk_call *call, uint64_t ns) {
+  hk_status_page *b = c->order.page;
+  const uint64_t us = ns / 1000 < UINT32_MAX ? ns / 1000 : UINT32_MAX;
+  if (hk_coll_has_root((hk_coll)call->coll) || hk_coll_uneven((hk_coll)call->coll)) return;
+  /* relaxed, all: only this thread writes them; reports read each alone, and a recent wait names its collective */
+  const uint64_t n = atomic_load_explicit(&b->long_waits, memory_order_relaxed);
+  const uint64_t sum = atomic_load_explicit(&b->long_wait_ns, memory_order_relaxed);
+  atomic_store_explicit(&b->recent_waits[n % HK_STATUS_PAGE_WAITS], c->order.sequence << 32 | us, memory_order_relaxed);
+  atomic_store_explicit(&b->long_waits, n + 1, memory_order_relaxed);
+  atomic_store_explicit(&b->long_wait_ns, sum + ns, memory_order_relaxed);
+}
+
 /* Publishes the awaited peer, and since when this rank waits. */
 static void watch_publish_wait(ncclComm_t c, int peer, uint64_t waited_ns) {
   uint64_t word = (c->order.sequence << 32) | (uint64_t)(peer + 1);
@@ -100,6 +112,15 @@ static void watch_read_operation(hk_activity *out, const hk_status_page_op *o) {
 }
 
 _Static_assert((int)HK_ACTIVITY_CALLS == (int)HK_STATUS_PAGE_CALLS, "a page's counters are an activity's");
+_Static_assert((int)HK_ACTIVITY_WAITS == (int)HK_STATUS_PAGE_WAITS, "and its waits");
+static void watch_read_waits(const hk_status_page *b, hk_activity *out) {
+  /* relaxed, all: each is meaningful alone */
+  out->long_waits = atomic_load_explicit(&b->long_waits, memory_order_relaxed);
+  out->long_wait_ns = atomic_load_explicit(&b->long_wait_ns, memory_order_relaxed);
+  for (int i = 0; i < HK_ACTIVITY_WAITS; i++)
+    out->recent_waits[i] = atomic_load_explicit(&b->recent_waits[i], memory_order_relaxed);
+}
+
 static void watch_read_page(const hk_status_page *b, hk_activity *out) {
   hk_status_page_op o;
   /* relaxed, all: the words are independent */
@@ -111,6 +132,7 @@ static void watch_read_page(const hk_status_page *b, hk_activity *out) {
   if (hk_status_page_read(b, &o)) watch_read_operation(out, &o);
   for (int i = 0; i < HK_ACTIVITY_CALLS; i++)
     out->calls[i] = atomic_load_explicit(&b->calls[i], memory_order_relaxed); /* relaxed: each alone */
+  watch_read_waits(b, out);
   for (uint64_t i = 0; i < HK_ACTIVITY_PAST; i++) /* operations before the first one do not exist */
     if (hk_status_page_read_at(b, out->sequence - 1 - i, &o)) out->past[i] = o.signature;
   uint32_t newest = (uint32_t)out->sequence;

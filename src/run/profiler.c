@@ -21,6 +21,7 @@ struct hk_profiler {
   void *kernels[HK_CHANNELS];
   unsigned nkernels;
   uint64_t began, computed; /* of the collective that runs now; when its last instruction ended, 0: not yet */
+  uint64_t waited;          /* for other ranks in it, if that was long */
   uint64_t sequence;
   uint32_t copies; /* collectives by copy engines so far */
 };
@@ -262,7 +263,7 @@ void hk_profile_collective(hk_profiler *p, const hk_call *call, const char *algo
   p->coll = profiler_begin_collective(p, call, algorithm, "SIMPLE", channels);
   if (!(p->mask & PROFILE_KERNEL_CHANNEL)) return;
   p->began = hk_now_ns();
-  p->computed = 0;
+  p->computed = p->waited = 0;
   for (p->nkernels = 0; p->nkernels < channels; p->nkernels++) {
     profile_event k = {.type = PROFILE_KERNEL_CHANNEL, .parent = p->coll};
     k.kernel = (profile_kernel_v4){.channel = (uint8_t)p->nkernels, .timer = p->began};
@@ -311,12 +312,16 @@ void hk_profile_computed(hk_profiler *p) {
   if (p->mask & PROFILE_KERNEL_PHASE && !p->computed) p->computed = hk_now_ns();
 }
 
-/* The parts of a channel's time.  Programs begin without a barrier, so there is no phase 0; one without length is not
- * reported, as in NCCL. */
+void hk_profile_waited(hk_profiler *p, uint64_t ns) { p->waited = ns; }
+
+/* The parts of a channel's time. Programs begin without a barrier. Phase 0 is as long as this rank's long waits for
+ * other ranks: the rank that came last has none, or the shortest. A phase without length is not reported, as in
+ * NCCL. */
 static void profiler_phases(hk_profiler *p, unsigned channel, uint64_t end) {
-  static const char *const names[] = {NULL, "compute", "final_sync"};
-  const uint64_t times[] = {0, p->began, p->computed ? p->computed : end, end};
-  for (uint8_t i = 1; i < HK_ARRAY_LENGTH(names); i++) {
+  static const char *const names[] = {"initial_sync", "compute", "final_sync"};
+  const uint64_t computed = p->computed ? p->computed : end, synced = p->began + p->waited;
+  const uint64_t times[] = {p->began, synced < computed ? synced : computed, computed, end};
+  for (uint8_t i = 0; i < HK_ARRAY_LENGTH(names); i++) {
     profile_event e = {.type = PROFILE_KERNEL_PHASE, .parent = p->kernels[channel]};
     if (times[i] == times[i + 1]) continue;
     e.kernel_phase.channel = (uint8_t)channel;

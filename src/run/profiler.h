@@ -23,7 +23,8 @@ void hk_profile_call_over(hk_profiler *p, const struct hk_call *call);
 
 /* Operations, on the thread that runs them. The collectives of a communicator run one after another. */
 void hk_profile_collective(hk_profiler *p, const struct hk_call *call, const char *algorithm, unsigned channels);
-void hk_profile_computed(hk_profiler *p); /* the collective's instructions have run */
+void hk_profile_computed(hk_profiler *p);            /* the collective's instructions have run */
+void hk_profile_waited(hk_profiler *p, uint64_t ns); /* it waited long for other ranks */
 void hk_profile_collective_over(hk_profiler *p);
 /* The same on a GPU: an operation's event ends when it is in its stream, as in NCCL.  Returns the event. */
 void *hk_profile_enqueued(hk_profiler *p, const struct hk_call *call, const char *algorithm, const char *protocol,

@@ -107,6 +107,13 @@ static inline hk_status run_begin(ncclComm_t c, const hk_call *call, hk_exec *x)
   return run_check_calls(call, x);
 }
 
+/* The collective is over. `waited`: for other ranks, in its long waits. */
+static inline void run_waited(ncclComm_t c, const hk_call *call, uint64_t waited) {
+  if (__builtin_expect(waited < HK_WAIT_LONG_NS, 1)) return;
+  hk_watch_waited(c, call, waited);
+  if (c->profiler) hk_profile_waited(c->profiler, waited);
+}
+
 static inline void run_end(ncclComm_t c) {
   hk_watch_over(c);
   c->order.current = NULL;
@@ -116,6 +123,7 @@ static inline void run_end(ncclComm_t c) {
 /* Steps the execution to its end. */
 static hk_status run_exec(ncclComm_t c, const hk_call *call, hk_exec *x) {
   hk_waiter w;
+  uint64_t waited = 0;
   bool moved = false;
   hk_wait_begin(&w, &c->wait);
   hk_status rc = hk_exec_step(x, &moved);
@@ -126,15 +134,18 @@ static hk_status run_exec(ncclComm_t c, const hk_call *call, hk_exec *x) {
     if (__builtin_expect(c->profiler != NULL, 0) && hk_exec_computed(x)) hk_profile_computed(c->profiler);
     if (hk_exec_done(x)) break;
     if (c->wiring->any_pump) HK_OR_RETURN(hk_wire_progress(c, &moved));
-    if (moved)
+    if (moved) {
+      waited += hk_wait_long_ns(&w);
       hk_wait_progress(&w);
-    else
+    } else {
       HK_OR_RETURN(hk_wire_pause(c, &w));
+    }
     if (__builtin_expect(w.begin_ns != 0, 0)) hk_flight_collective_waits(c);
     moved = false;
     rc = hk_exec_step(x, &moved);
   }
   hk_flight_collective_over(c, !x->launch->brief || w.begin_ns);
+  run_waited(c, call, waited + hk_wait_long_ns(&w));
   return HK_OK;
 }
 
@@ -235,6 +246,8 @@ typedef struct member {
   size_t ntransfers;
   const hk_call **puts, **waits; /* one-sided operations */
   size_t nputs, nwaits;
+  uint64_t waited; /* in the collective that runs, before the group's current wait */
+  bool fresh;      /* it began after that wait */
   hk_exec exec;
   void *memory;
   bool running;
@@ -256,13 +269,15 @@ static hk_status run_begin_collective(member *m) {
   }
   HK_OR_RETURN(run_memory(call, plan, launch, &in, &scratch));
   hk_exec_init(&m->exec, plan, launch, in, call->out, m->memory, scratch);
-  m->running = true;
+  m->running = m->fresh = true;
+  m->waited = 0;
   HK_OR_RETURN(run_begin(c, call, &m->exec));
   hk_flight_begin(c, call, plan, true);
   return HK_OK;
 }
 
-static hk_status run_step_collectives(member *m, bool *moved) {
+/* `w`: the group's wait. */
+static hk_status run_step_collectives(member *m, const hk_waiter *w, bool *moved) {
   ncclComm_t c = m->comm;
   while (m->next < m->ncollectives) {
     if (!m->running) HK_OR_RETURN(run_begin_collective(m));
@@ -270,7 +285,7 @@ static hk_status run_step_collectives(member *m, bool *moved) {
     if (c->profiler && hk_exec_computed(&m->exec)) hk_profile_computed(c->profiler);
     if (!hk_exec_done(&m->exec)) return HK_OK;
     m->running = false;
-    m->next++;
+    run_waited(c, m->collectives[m->next++], m->waited + (m->fresh ? 0 : hk_wait_long_ns(w)));
     if (c->profiler) hk_profile_collective_over(c->profiler);
     hk_flight_collective_over(c, true);
     run_end(c);
@@ -346,11 +361,11 @@ static inline hk_status run_step_transfers(ncclComm_t c, hk_transfer *t, size_t 
   return HK_OK;
 }
 
-static void run_step_member(member *m, bool *moved) {
+static void run_step_member(member *m, const hk_waiter *w, bool *moved) {
   hk_status rc = HK_OK;
   ncclComm_t c = m->comm;
   if (m->nputs || m->nwaits) HK_TRY(run_step_one_sided(m, moved), out);
-  HK_TRY(run_step_collectives(m, moved), out);
+  HK_TRY(run_step_collectives(m, w, moved), out);
   HK_TRY(run_step_transfers(c, m->transfers, &m->ntransfers, moved, &m->peer), out);
   if (c->wiring->any_pump && !run_member_done(m)) rc = hk_wire_progress(c, moved);
 out:
@@ -388,6 +403,16 @@ static void run_drop_failed(group_run *g) {
   }
 }
 
+/* The group's wait is over: it was one of the collectives that run. */
+static inline void run_progress(group_run *g, hk_waiter *w) {
+  const uint64_t waited = hk_wait_long_ns(w);
+  for (size_t i = 0; i < g->n; i++) {
+    g->members[i].waited += g->members[i].fresh ? 0 : waited;
+    g->members[i].fresh = false;
+  }
+  hk_wait_progress(w);
+}
+
 static hk_status run_members(group_run *g) {
   hk_wait_env env = {.check = run_check_group, .arg = g, .spins = g->members[0].comm->wait.spins};
   hk_waiter w;
@@ -398,12 +423,12 @@ static hk_status run_members(group_run *g) {
     for (size_t i = 0; i < g->n; i++) {
       member *m = &g->members[i];
       if (run_member_done(m)) continue;
-      run_step_member(m, &moved);
+      run_step_member(m, &w, &moved);
       done = done && run_member_done(m);
     }
     if (done) break;
     if (moved) {
-      hk_wait_progress(&w);
+      run_progress(g, &w);
     } else {
       run_drop_failed(g);
       hk_status rc = g->n == 1 ? hk_wire_pause(g->members[0].comm, &w) : hk_wait_pause(&w);

@@ -23,7 +23,7 @@ _Static_assert(sizeof(hk_status_page_op) == 32, "packed into four words");
 
 /* The latest operations of a rank. Entries are used in turn, so that a rank that waits can still read a peer's earlier
  * operation: a peer that only sends may be some operations ahead. */
-enum { HK_STATUS_PAGE_ENTRIES = 16, HK_STATUS_PAGE_CALLS = 16 };
+enum { HK_STATUS_PAGE_ENTRIES = 16, HK_STATUS_PAGE_CALLS = 16, HK_STATUS_PAGE_WAITS = 30 };
 typedef struct hk_status_page {
   _Alignas(HK_CACHE_LINE) struct {
     _Atomic uint64_t sequence;
@@ -37,8 +37,13 @@ typedef struct hk_status_page {
   _Atomic uint64_t since_ns;                     /* how long it has waited */
   /* For each collective (hk_coll): the operations begun so far. Written by the rank's calls alone. */
   _Alignas(HK_CACHE_LINE) _Atomic uint64_t calls[HK_STATUS_PAGE_CALLS];
+  /* Collectives in which the rank waited long for others (hk_watch_waited): how many, how long in all; and the last
+   * ones, in turn: the lower half of the collective's number, then microseconds. */
+  _Alignas(HK_CACHE_LINE) _Atomic uint64_t long_waits;
+  _Atomic uint64_t long_wait_ns;
+  _Atomic uint64_t recent_waits[HK_STATUS_PAGE_WAITS];
 } hk_status_page;
-_Static_assert(sizeof(hk_status_page) == (HK_STATUS_PAGE_ENTRIES / 2 + 3) * HK_CACHE_LINE, "two entries a cache line");
+_Static_assert(sizeof(hk_status_page) == (HK_STATUS_PAGE_ENTRIES / 2 + 7) * HK_CACHE_LINE, "two entries a cache line");
 
 /* Posts an operation. Sequences must rise by one. */
 void hk_status_page_publish(hk_status_page *b, const hk_status_page_op *op);

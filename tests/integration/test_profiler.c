@@ -3,19 +3,21 @@
 /* What profiler plugins of every version get to see of operations, groups and net plugins. */
 #include <libgen.h>
 #include <nccl.h>
+#include <stdlib.h>
+#include <sys/mman.h>
 #include "../../src/base/param.h"
 #include "../../src/base/status.h"
 #include "../../src/core/call.h"
 #include "../../src/run/profiler.h"
+#include "../support/ranks.h"
 #include "../support/scratch.h"
 #include "../support/suite.h"
 
 static const char *const versions[] = {"two", "three", "four", "five", "six", "seven"};
 
-/* A communicator of one rank with the example profiler of this version (tests/plugins/profiler.h). */
-static ncclComm_t open_traced(const char *version, const char *mode) {
+/* New communicators have the example profiler of this version (tests/plugins/profiler.h). */
+static void set_profiler(const char *version, const char *mode) {
   char self[3800] = "", path[4096];
-  ncclComm_t c;
   ck_assert_int_gt((int)readlink("/proc/self/exe", self, sizeof self - 1), 0);
   snprintf(path, sizeof path, "%s/../plugins/libnccl-profiler-%s.so", dirname(self), version);
   scratch_make();
@@ -23,6 +25,11 @@ static ncclComm_t open_traced(const char *version, const char *mode) {
   setenv("HOCKET_TEST_TRACE", scratch_path("trace"), 1);
   setenv("HOCKET_TEST_PROFILER", mode, 1);
   hk_param_reload();
+}
+
+static ncclComm_t open_traced(const char *version, const char *mode) {
+  ncclComm_t c;
+  set_profiler(version, mode);
   ck_assert_int_eq(ncclCommInitAll(&c, 1, (int[]){0}), ncclSuccess);
   return c;
 }
@@ -142,6 +149,41 @@ TEST(phases) {
   ck_assert_int_eq(strncmp(text, begin, strlen(begin)), 0);
   ck_assert_str_eq(text + strlen(text) - strlen(end), end);
   ck_assert_ptr_null(strstr(text, "wrong"));
+}
+
+/* Two processes, of which rank 1 comes a millisecond late each time. */
+enum { LATE_CALLS = 20 };
+static int comes_late(ncclComm_t c, int rank, int nranks, void *arg) {
+  const hk_wait_env env = {.spins = 0};
+  float x = 1;
+  int bad = 0;
+  hk_waiter w;
+  (void)nranks;
+  ((int *)arg)[rank] = (int)getpid();
+  hk_wait_begin(&w, &env);
+  for (int i = 0; i < LATE_CALLS; i++) {
+    if (rank == 1) (void)hk_wait_nap(&w, -1, 1000000);
+    bad += RANK_CHECK(ncclAllReduce(&x, &x, 1, ncclFloat32, ncclMax, c, NULL));
+  }
+  return bad;
+}
+static uint64_t synced_ns(int pid) {
+  char name[64];
+  uint64_t sum = 0;
+  snprintf(name, sizeof name, "trace.%d", pid);
+  for (const char *at = scratch_read(name); (at = strstr(at, " synced ")); at++) sum += strtoull(at + 8, NULL, 10);
+  return sum;
+}
+
+/* The initial phase shows who was late: the others wait in it. */
+TEST(late_ranks) {
+  int *pids = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  set_profiler("seven", "32768");
+  ck_assert_int_eq(ranks_as_processes(2, comes_late, pids), 0);
+  const uint64_t first = synced_ns(pids[0]), late = synced_ns(pids[1]);
+  ck_assert_msg(first > late + LATE_CALLS * 800000u, "rank 0 waited %g ms, rank 1 %g ms", 1e-6 * (double)first,
+                1e-6 * (double)late);
+  scratch_remove();
 }
 
 /* A plugin that refuses, fails, or wants one kind of event only: the calls work. */

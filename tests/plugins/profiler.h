@@ -138,6 +138,7 @@ _Static_assert(sizeof(description) == 112, "as NCCL lays it out");
 typedef struct event {
   long id;
   uint64_t began; /* of a phase */
+  bool syncs;     /* it is phase 0 */
   struct event *next;
 } event;
 
@@ -244,6 +245,7 @@ static ncclResult_t start(void *context, void **out, void *of) {
   e->id = ++events;
 #if VERSION >= 7
   e->began = d->type == 32768 ? d->kernel_phase.timer : 0;
+  e->syncs = d->type == 32768 && d->kernel_phase.phase == 0;
 #endif
   e->next = all;
   all = e;
@@ -263,7 +265,11 @@ static ncclResult_t stop(void *of) {
 static ncclResult_t record(void *of, int state, void *arguments) {
   const event *e = of;
   bool wrong = (state == 22 && !*(uint64_t *)arguments) || (state == 31 && *(uint64_t *)arguments <= e->began);
-  fprintf(trace, "state %ld %d%s\n", e->id, state, wrong ? " wrong" : "");
+  fprintf(trace, "state %ld %d%s", e->id, state, wrong ? " wrong" : "");
+#if VERSION >= 7
+  if (e->syncs) fprintf(trace, " synced %llu", (unsigned long long)(*(uint64_t *)arguments - e->began));
+#endif
+  fputc('\n', trace);
   return ncclSuccess;
 }
 

@@ -233,21 +233,25 @@ TEST(activities) {
                    .device = 8,
                    .phase_ms = 0x4142434445464748u,
                    .waits_for = -1,
-                   .moves = 0x5152535455565758u},
+                   .moves = 0x5152535455565758u,
+                   .long_waits = 0x8182838485868788u,
+                   .long_wait_ns = 0x9192939495969798u},
               back;
   for (int i = 0; i < HK_ACTIVITY_PAST; i++) a.past[i] = 0x61626364u * (unsigned)(i + 1);
   for (int i = 0; i < HK_ACTIVITY_CALLS; i++) a.calls[i] = 0x7172737475767778u * (unsigned)(i + 1);
+  for (int i = 0; i < HK_ACTIVITY_WAITS; i++) a.recent_waits[i] = 0xa1a2a3a4a5a6a7a8u * (unsigned)(i + 1);
   hk_activity_encode(bytes, &a, nonce, secret);
 #define DECODE(in, n, s) hk_activity_decode(&back, in, n, s)
   EXPECT_PROVED(DECODE, bytes);
 #undef DECODE
-  expect_sum(bytes, sizeof bytes, 0xda23235491877685u);
+  expect_sum(bytes, sizeof bytes, 0xee995f2896bcf82du);
   ck_assert(hk_activity_decode(&back, bytes, nonce, secret));
   ck_assert(back.sequence == a.sequence && back.count == a.count && back.signature == a.signature &&
             back.root == a.root && back.coll == 1 && back.dtype == 2 && back.redop == 3 && back.p2p == 4 &&
             back.phase == 5 && back.phase_ms == a.phase_ms && back.waits_for == -1 && back.moves == a.moves &&
             back.failure == 6 && back.ended == 7 && back.device == 8 && !memcmp(back.past, a.past, sizeof a.past) &&
-            !memcmp(back.calls, a.calls, sizeof a.calls));
+            !memcmp(back.calls, a.calls, sizeof a.calls) && back.long_waits == a.long_waits &&
+            back.long_wait_ns == a.long_wait_ns && !memcmp(back.recent_waits, a.recent_waits, sizeof a.recent_waits));
 }
 
 TEST(replies) {
