@@ -12,6 +12,7 @@
 #include "../base/log.h"
 #include "../base/param.h"
 #include "internal.h"
+#include "job.h"
 #include "status_wire.h"
 
 enum { CLIENTS = 8 /* answers under way; the oldest gives way to a new one */, BACKLOG = 16 };
@@ -27,6 +28,7 @@ struct hk_status_server {
   hk_listener *listener;
   hk_service *service;
   int fd;
+  char job[HK_JOB_NAMES];
   status_client clients[CLIENTS];
   unsigned next; /* the client that is replaced next */
 };
@@ -60,8 +62,9 @@ static void status_on_writable(void *arg, int fd, uint32_t events) {
 
 /* ---- the answer ---- */
 
-static size_t status_size(const hk_listener *l) {
-  size_t n = HK_STATUS_HEAD_BYTES;
+static size_t status_size(const hk_status_server *s) {
+  const hk_listener *l = s->listener;
+  size_t n = HK_STATUS_HEAD_BYTES + strlen(s->job);
   for (int i = 0; i < HK_MEMBER_BUCKETS; i++)
     for (const hk_bootstrap *b = l->members[i]; b; b = b->member_next)
       n += HK_STATUS_MEMBER_BYTES + (size_t)b->nranks * HK_CONTACT_BYTES;
@@ -94,18 +97,22 @@ static uint8_t *status_write_member(uint8_t *to, hk_listener *l, hk_bootstrap *b
   return to + (size_t)b->nranks * HK_CONTACT_BYTES;
 }
 
-static bool status_write(status_client *c, hk_listener *l) {
+static bool status_write(status_client *c) {
+  hk_status_server *s = c->server;
+  hk_listener *l = s->listener;
+  const size_t job = strlen(s->job);
   uint32_t members = 0;
   hk_listener_lock();
-  const size_t room = status_size(l);
+  const size_t room = status_size(s);
   uint8_t *to = c->bytes = room <= HK_STATUS_MOST ? malloc(room) : NULL;
   if (to) {
-    to += HK_STATUS_HEAD_BYTES;
+    memcpy(to + HK_STATUS_HEAD_BYTES, s->job, job);
+    to += HK_STATUS_HEAD_BYTES + job;
     for (int i = 0; i < HK_MEMBER_BUCKETS; i++)
       for (hk_bootstrap *b = l->members[i]; b; b = b->member_next, members++) to = status_write_member(to, l, b);
     memcpy(c->bytes, HK_STATUS_MAGIC, 8);
     hk_put32(c->bytes + 8, members);
-    hk_put32(c->bytes + 12, 0);
+    hk_put32(c->bytes + 12, (uint32_t)job);
     c->n = (size_t)(to - c->bytes);
   }
   hk_listener_unlock();
@@ -124,13 +131,15 @@ static void status_on_accept(void *arg, int socket_fd, uint32_t events) {
   (void)events;
   const int fd = accept4(socket_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
   if (fd < 0) return;
+  if (!status_may_ask(fd)) { /* a stranger takes no client's place */
+    close(fd);
+    return;
+  }
   status_client *c = &s->clients[s->next++ % CLIENTS];
   status_drop(c);
   *c = (status_client){.server = s, .fd = fd};
   hk_fork_closes(fd);
-  if (status_may_ask(fd) && status_write(c, s->listener) &&
-      hk_service_add(s->service, fd, EPOLLOUT, status_on_writable, c) == HK_OK)
-    return;
+  if (status_write(c) && hk_service_add(s->service, fd, EPOLLOUT, status_on_writable, c) == HK_OK) return;
   hk_boot_close(fd);
   status_forget(c);
   *c = (status_client){.server = s, .fd = -1};
@@ -145,6 +154,7 @@ hk_status_server *hk_status_serve(hk_listener *l) {
   if (!s) return NULL;
   s->listener = l;
   s->service = l->service;
+  hk_boot_job_names(l->settings, s->job, sizeof s->job);
   for (int i = 0; i < CLIENTS; i++) s->clients[i] = (status_client){.server = s, .fd = -1};
   const int n = snprintf(at.sun_path + 1, sizeof at.sun_path - 1, HK_STATUS_SOCKET "%d.%llx", (int)getpid(),
                          (unsigned long long)l->contact.process);

@@ -6,6 +6,7 @@
  */
 #pragma once
 #include <stdatomic.h>
+#include "job.h"
 #include "wire.h"
 
 struct hk_listener;
@@ -32,9 +33,10 @@ typedef struct hk_status_member {
 typedef struct hk_status_process {
   int pid; /* as this host's /proc/net/unix shows its socket */
   bool answers;
-  bool refused;   /* it belongs to another user */
-  bool stopped;   /* by a signal or a debugger: it was not asked */
-  uint8_t *bytes; /* its answer, to which the members point */
+  bool refused;           /* it belongs to another user */
+  bool stopped;           /* by a signal or a debugger: it was not asked */
+  char job[HK_JOB_NAMES]; /* the names of its job (job.h) */
+  uint8_t *bytes;         /* its answer, to which the members point */
   size_t size;
   hk_status_member *members;
   int nmembers;

@@ -15,9 +15,16 @@
 #include "status.h"
 #include "status_wire.h"
 
-enum { LIST_MOST = 8 /* patience with all processes, in patiences with one */ };
+enum { STATUS_RETRY_NS = 200000, LIST_MOST = 8 /* patience with all processes, in patiences with one */ };
 
 /* ---- one process ---- */
+
+/* Copies a text: another user's process must not send control characters to root's terminal, except `allowed`. */
+static void status_read_text(char *to, size_t room, const uint8_t *from, size_t bytes, char allowed) {
+  snprintf(to, room, "%.*s", (int)(bytes < room ? bytes : room - 1), (const char *)from);
+  for (char *t = to; *t; t++)
+    if (((unsigned char)*t < ' ' || *t == 0x7f) && *t != allowed) *t = '?';
+}
 
 /* The members of the answer; false if it is no such answer. */
 static bool status_read_members(hk_status_process *p, size_t bytes) {
@@ -25,10 +32,13 @@ static bool status_read_members(hk_status_process *p, size_t bytes) {
   static const uint8_t no_nonce[HK_NONCE_BYTES];
   if (bytes < HK_STATUS_HEAD_BYTES || memcmp(at, HK_STATUS_MAGIC, 8)) return false;
   const uint32_t n = hk_get32(at + 8);
-  if (n > bytes / HK_STATUS_MEMBER_BYTES) return false;
+  const uint32_t job = hk_get32(at + 12);
+  if (n > bytes / HK_STATUS_MEMBER_BYTES || job >= HK_JOB_NAMES || job > bytes - HK_STATUS_HEAD_BYTES) return false;
   p->members = calloc((size_t)n + 1, sizeof *p->members);
   if (!p->members) return false;
   at += HK_STATUS_HEAD_BYTES;
+  status_read_text(p->job, sizeof p->job, at, job, '\n');
+  at += job;
   for (; p->nmembers < (int)n; p->nmembers++) {
     hk_status_member *m = &p->members[p->nmembers];
     if ((size_t)(end - at) < HK_STATUS_MEMBER_BYTES) return false;
@@ -37,9 +47,7 @@ static bool status_read_members(hk_status_process *p, size_t bytes) {
     if (rank >= nranks || nranks > UINT16_MAX || (contacts && contacts != nranks)) return false;
     memcpy(m->secret, at + 32, HK_SECRET_BYTES);
     at += 32 + HK_SECRET_BYTES;
-    snprintf(m->name, sizeof m->name, "%.*s", HK_STATUS_NAME - 1, (const char *)at);
-    for (char *t = m->name; *t; t++) /* another user's process must not send control characters to root's terminal */
-      if ((unsigned char)*t < ' ' || *t == 0x7f) *t = '?';
+    status_read_text(m->name, sizeof m->name, at, HK_STATUS_NAME, 0);
     at += HK_STATUS_NAME;
     if (!hk_activity_decode(&m->activity, at, no_nonce, m->secret)) return false;
     at += HK_ACTIVITY_BYTES;
@@ -70,6 +78,19 @@ static size_t status_read_all(hk_status_process *p, int fd, uint64_t deadline_ns
   }
 }
 
+/* While its queue is full, because many others connect, it tries again. */
+static bool status_connect(int fd, const struct sockaddr_un *at, socklen_t bytes, uint64_t deadline_ns,
+                           _Atomic(int) *stop) {
+  const hk_wait_env env = {.failure = stop};
+  hk_waiter w;
+  hk_wait_begin(&w, &env);
+  while (connect(fd, (const struct sockaddr *)at, bytes))
+    if ((errno != EAGAIN && errno != EINTR) || hk_now_ns() >= deadline_ns ||
+        hk_wait_nap(&w, -1, STATUS_RETRY_NS) != HK_OK)
+      return false;
+  return true;
+}
+
 /* `name`: of its socket, after the zero byte. */
 static void status_read_process(hk_status_process *p, const char *name, uint64_t patience_ns, _Atomic(int) *stop) {
   struct sockaddr_un at = {.sun_family = AF_UNIX};
@@ -78,14 +99,15 @@ static void status_read_process(hk_status_process *p, const char *name, uint64_t
   const int n = snprintf(at.sun_path + 1, sizeof at.sun_path - 1, "%s", name);
   const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   *p = (hk_status_process){.pid = atoi(name + strlen(HK_STATUS_SOCKET))};
+  const uint64_t until = hk_now_ns() + patience_ns;
   if (fd < 0) return;
-  if (!connect(fd, (struct sockaddr *)&at, (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)n))) {
+  if (status_connect(fd, &at, (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)n), until, stop)) {
     if (!getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &size)) {
       p->pid = who.pid;
       p->refused = geteuid() != 0 && who.uid != geteuid();
     }
     p->stopped = !p->refused && hk_process_stopped(hk_process_state(p->pid)); /* it would not answer */
-    if (!p->refused && !p->stopped) p->size = status_read_all(p, fd, hk_now_ns() + patience_ns, stop);
+    if (!p->refused && !p->stopped) p->size = status_read_all(p, fd, until, stop);
     p->answers = p->size && status_read_members(p, p->size);
     if (!p->answers) p->nmembers = 0;
   }

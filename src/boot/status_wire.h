@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The answer of a process (status.h), for status.c, which writes it, and status_read.c. All numbers are little-endian.
- * Head: magic 8, number of members 4, zero 4. Member: comm 8, key 8, rank 4, nranks 4, contacts that follow 4 (0 or
- * nranks), zero 4, secret 16, name 64, activity with a nonce of zeros; then the contacts. */
+ * Head: magic 8, number of members 4, bytes of the job's names 4; then these names (job.h). Member: comm 8, key 8,
+ * rank 4, nranks 4, contacts that follow 4 (0 or nranks), zero 4, secret 16, name 64, activity with a nonce of zeros;
+ * then the contacts. */
 #pragma once
 #include "wire.h"
 
 #define HK_STATUS_SOCKET "hocket/" /* after a zero byte */
-#define HK_STATUS_MAGIC "HKSTAT02"
+#define HK_STATUS_MAGIC "HKSTAT03"
 enum {
   HK_STATUS_NAME = 64,
   HK_STATUS_HEAD_BYTES = 16,

@@ -158,6 +158,35 @@ TEST(names_of_jobs) {
   ck_assert_uint_eq(none, expect_job("a job without a name of user id %u"));
 }
 
+/* `hocket ps --job` takes every name that the environment has. */
+TEST(names_for_operators) {
+  char names[HK_JOB_NAMES];
+  clear_environment();
+  unsetenv("MASTER_ADDR");
+  unsetenv("NCCL_COMM_ID");
+  hk_param_reload();
+  hk_boot_job_names(hk_settings_now(), names, sizeof names);
+  ck_assert_str_eq(names, "");
+  ck_assert(!hk_boot_job_is(names, ""));
+  setenv("SLURM_JOB_ID", "17", 1);
+  setenv("SLURM_STEP_ID", "3", 1);
+  setenv("PMIX_NAMESPACE", "prterun-a-1@1", 1);
+  setenv("MASTER_ADDR", "node1", 1);
+  setenv("MASTER_PORT", "29500", 1);
+  set_param("HOCKET_JOB", "mine");
+  hk_boot_job_names(hk_settings_now(), names, sizeof names);
+  ck_assert_str_eq(names, "HOCKET_JOB=mine\nPMIX_NAMESPACE=prterun-a-1@1\nSLURM_JOB_ID=17 SLURM_STEP_ID=3\n"
+                          "MASTER_ADDR=node1 MASTER_PORT=29500\n");
+  static const char *const right[] = {
+      "mine",          "17",    "17.3",       "SLURM_JOB_ID=17", "SLURM_JOB_ID=17 SLURM_STEP_ID=3",
+      "prterun-a-1@1", "node1", "node1:29500"};
+  static const char *const wrong[] = {"", "3", "1", "17.", "17.30", "17x3", "SLURM_JOB_ID", "SLURM_STEP_ID=3", "29500"};
+  for (size_t i = 0; i < HK_ARRAY_LENGTH(right); i++) ck_assert_msg(hk_boot_job_is(names, right[i]), "%s", right[i]);
+  for (size_t i = 0; i < HK_ARRAY_LENGTH(wrong); i++) ck_assert_msg(!hk_boot_job_is(names, wrong[i]), "%s", wrong[i]);
+  unsetenv("MASTER_ADDR");
+  clear_environment();
+}
+
 TEST(bad_comm_id) {
   ncclUniqueId id;
   static const char *const bad[] = {
