@@ -18,12 +18,12 @@ enum { ASKERS = 32 };
 static const hk_ps_patience collect_patience = {
     .process_ns = 300000000u, .others_ns = 1200000000u, .rank_ns = 1000000000u};
 
-static hk_ps_comm *collect_comm_of(hk_ps *p, const hk_status_member *m) {
+static hk_ps_comm *collect_comm_of(hk_ps *p, const hk_status_process *q, const hk_status_member *m) {
   for (int i = 0; i < p->ncomms; i++)
     if (p->comms[i].id == m->comm) return p->comms[i].nranks == m->nranks ? &p->comms[i] : NULL;
   if (!HK_RESERVE_NEXT(p->comms, p->ncomms)) return NULL;
   hk_ps_comm *c = &p->comms[p->ncomms];
-  *c = (hk_ps_comm){.id = m->comm, .nranks = m->nranks};
+  *c = (hk_ps_comm){.id = m->comm, .nranks = m->nranks, .job = q->job};
   memcpy(c->name, m->name, sizeof c->name);
   c->ranks = calloc((size_t)m->nranks, sizeof *c->ranks);
   if (!c->ranks) return NULL;
@@ -43,7 +43,7 @@ static hk_status collect_take_answers(hk_ps *p) {
     p->silent += !q->answers && !q->refused && !again;
     for (int k = 0; k < q->nmembers; k++) {
       const hk_status_member *m = &q->members[k];
-      hk_ps_comm *c = collect_comm_of(p, m);
+      hk_ps_comm *c = collect_comm_of(p, q, m);
       if (!c) return HK_FAIL_ERRNO("no memory for a communicator of %d ranks", m->nranks);
       hk_ps_rank *r = &c->ranks[m->rank];
       *r = (hk_ps_rank){.here = true, .pid = q->pid, .presence = HK_PRESENCE_ANSWERS, .activity = m->activity};
@@ -134,6 +134,15 @@ static void collect_ask_others(hk_ps *p, const hk_ps_patience *patience) {
 
 /* ---- the verdict ---- */
 
+/* The newest call of a rank that answers. */
+static const char *collect_call(const hk_ps_rank *r, char *text, size_t bytes) {
+  const hk_activity *a = &r->activity;
+  const hk_operation o = {
+      .count = a->count, .root = a->root, .coll = a->coll, .p2p = a->p2p, .dtype = a->dtype, .redop = a->redop};
+  hk_operation_describe(&o, text, bytes);
+  return text;
+}
+
 static bool collect_waits(const hk_ps_rank *r) {
   return r->presence == HK_PRESENCE_ANSWERS && r->activity.phase != HK_PHASE_IDLE && r->activity.waits_for >= 0;
 }
@@ -174,15 +183,35 @@ static bool collect_is(const hk_ps_comm *c, const hk_ps_rank *r, collect_guilt g
   }
 }
 
+/* The guilty rank in words, to follow "rank 3 ". */
+static void collect_describe(const hk_ps_comm *c, int rank, collect_guilt g, uint32_t signature, char *text,
+                             size_t bytes) {
+  const hk_ps_rank *r = &c->ranks[rank];
+  char own[160], other[160];
+  int k = 0;
+  while (g == PS_DIFFERS && k < c->nranks &&
+         (c->ranks[k].activity.sequence != c->newest || c->ranks[k].activity.signature != signature))
+    k++;
+  if (r->joins)
+    snprintf(text, bytes, "has not joined the communicator yet");
+  else if (g == PS_DIFFERS && k < c->nranks)
+    snprintf(text, bytes, "made another call as operation %llu: %s, and rank %d %s", (unsigned long long)c->newest,
+             collect_call(r, own, sizeof own), k, collect_call(&c->ranks[k], other, sizeof other));
+  else
+    hk_activity_describe(&r->activity, r->presence, text, bytes);
+}
+
 static void collect_judge(hk_ps_comm *c, unsigned late_ms) {
   static const char *const words[] = {[PS_SILENT] = "do not answer",
                                       [PS_LATE] = "are late",
                                       [PS_DIFFERS] = "are in another call",
                                       [PS_BLOCKS] = "are awaited"};
   int ranks[HK_RANKS_LISTED], n = 0, waiting = 0;
+  bool failed = false;
   char list[160], does[480];
   for (int r = 0; r < c->nranks; r++) {
     const hk_activity *a = &c->ranks[r].activity;
+    failed |= c->ranks[r].presence == HK_PRESENCE_ANSWERS && a->failure;
     if (c->ranks[r].presence == HK_PRESENCE_ANSWERS && a->sequence > c->newest) c->newest = a->sequence;
     if (!collect_waits(&c->ranks[r])) continue;
     waiting++;
@@ -190,7 +219,8 @@ static void collect_judge(hk_ps_comm *c, unsigned late_ms) {
   }
   const uint32_t signature = collect_signature(c);
   for (collect_guilt g = PS_SILENT; g < PS_NONE && !n; g++) {
-    if (g != PS_SILENT && (!waiting || c->waited_ms < late_ms)) break;
+    /* calls that differ have ended the communicator by now */
+    if (g != PS_SILENT && !(g == PS_DIFFERS && failed) && (!waiting || c->waited_ms < late_ms)) continue;
     for (int r = 0; r < c->nranks; r++) {
       if (!collect_is(c, &c->ranks[r], g, signature)) continue;
       c->ranks[r].guilty = true;
@@ -199,9 +229,7 @@ static void collect_judge(hk_ps_comm *c, unsigned late_ms) {
     }
     if (!n) continue;
     hk_ranks_describe(ranks, n, list, sizeof list);
-    const hk_ps_rank *first = &c->ranks[ranks[0]];
-    hk_activity_describe(&first->activity, first->presence, does, sizeof does);
-    if (first->joins) snprintf(does, sizeof does, "has not joined the communicator yet");
+    collect_describe(c, ranks[0], g, signature, does, sizeof does);
     int used = 0;
     if (n > 1) used = snprintf(c->verdict, sizeof c->verdict, "%s %s; ", list, words[g]);
     used += snprintf(c->verdict + used, sizeof c->verdict - (size_t)used, "rank %d %s", ranks[0], does);
@@ -217,7 +245,10 @@ hk_status hk_ps_collect(hk_ps *out, unsigned late_ms, const hk_ps_patience *p) {
   HK_OR_RETURN(hk_status_list(&out->processes, &out->nprocesses, p->process_ns, p->stop));
   HK_OR_RETURN(collect_take_answers(out));
   collect_ask_others(out, p);
-  for (int i = 0; i < out->ncomms; i++) collect_judge(&out->comms[i], late_ms);
+  for (int i = 0; i < out->ncomms; i++) {
+    collect_judge(&out->comms[i], late_ms);
+    hk_ps_find_late(&out->comms[i]);
+  }
   return HK_OK;
 }
 
@@ -245,10 +276,8 @@ const char *hk_ps_does(const hk_ps_rank *r, char *text, size_t bytes) {
       [HK_PHASE_SHRINK] = "ncclCommShrink", [HK_PHASE_OPERATION] = "",       [HK_PHASE_FINALIZE] = "ncclCommFinalize",
       [HK_PHASE_DESTROY] = "destroy",       [HK_PHASE_GROW] = "ncclCommGrow"};
   const hk_activity *a = &r->activity;
-  const hk_operation o = {
-      .count = a->count, .root = a->root, .coll = a->coll, .p2p = a->p2p, .dtype = a->dtype, .redop = a->redop};
+  if (r->does[0]) return r->does;
   if (r->presence != HK_PRESENCE_ANSWERS || r->joins) return hk_ps_state(r);
   if (a->phase < HK_PHASE_COUNT && a->phase != HK_PHASE_OPERATION) return phases[a->phase];
-  hk_operation_describe(&o, text, bytes);
-  return text;
+  return collect_call(r, text, bytes);
 }

@@ -66,6 +66,9 @@ static void ras_report_rank(hk_json *w, int rank, const hk_ps_rank *r) {
   hk_json_put_integer(w, "sequence", (long long)a->sequence);
   hk_json_put_integer(w, "for_ms", (long long)a->phase_ms);
   hk_json_put_integer(w, "waits_for", a->waits_for);
+  hk_json_put_integer(w, "late_count", (long long)r->late.count);
+  hk_json_put_integer(w, "late_us", (long long)(r->late.ns / 1000));
+  hk_json_put_boolean(w, "guilty", r->guilty);
   hk_json_close(w);
 }
 
@@ -76,6 +79,7 @@ static void ras_report_missing(hk_json *w, int rank, const hk_ps_rank *r) {
   hk_json_put_boolean(w, "considered_dead", s == REPORT_DEAD);
   hk_json_close(w);
   hk_json_put_text(w, "state", hk_ps_state(r));
+  hk_json_put_boolean(w, "guilty", r->guilty);
   hk_json_close(w);
 }
 
@@ -99,6 +103,7 @@ static void ras_report_comm(hk_json *w, const hk_ps_comm *c) {
   hk_json_close(w);
   hk_json_put_text(w, "name", c->name[0] ? c->name : NULL);
   hk_json_put_text(w, "verdict", c->verdict[0] ? c->verdict : NULL);
+  hk_json_put_text(w, "late", c->late.text[0] ? c->late.text : NULL);
   hk_json_close(w);
 }
 

@@ -2,6 +2,7 @@
 /* What `hocket ps` collects: all ranks of a communicator, and the one that keeps the others waiting. */
 #include <signal.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 #include "../../src/base/wait.h"
@@ -82,6 +83,41 @@ static int stopped(ncclComm_t c, int rank, int nranks, void *arg) {
 TEST(names_the_late_rank) { ck_assert_int_eq(ranks_as_processes(RANKS, late, NULL), 0); }
 TEST(names_it_among_threads) { ck_assert_int_eq(ranks_as_threads(RANKS, late, NULL), 0); }
 TEST(names_the_stopped_rank) { ck_assert_int_eq(ranks_as_processes(RANKS, stopped, NULL), 0); }
+
+/* Rank 2 comes a millisecond late each time: it is named with that. The last rank looks between two rounds, each longer
+ * than what ranks remember; on a busy machine another one may be later in a round. */
+enum { ROUND = 40, ROUNDS = 20 };
+static int slow(ncclComm_t c, int rank, int nranks, void *arg) {
+  const hk_wait_env env = {.spins = 0};
+  float x = 1, found = 0;
+  int bad = 0;
+  hk_waiter w;
+  (void)arg;
+  hk_wait_begin(&w, &env);
+  for (int k = 0; k < ROUNDS && !found; k++) {
+    for (int i = 0; i < ROUND; i++) {
+      if (rank == 2) (void)hk_wait_nap(&w, -1, 1000000);
+      bad += RANK_CHECK(ncclAllReduce(&x, &x, 1, ncclFloat32, ncclMax, c, NULL));
+    }
+    if (rank == nranks - 1) {
+      hk_ps p;
+      const char *text = "";
+      bad += RANK_IS(hk_ps_collect(&p, LATE_MS, NULL) == HK_OK);
+      for (int i = 0; i < p.ncomms; i++) {
+        const hk_ps_rank *late = &p.comms[i].ranks[2];
+        if (p.comms[i].id != hk_bootstrap_comm_id(c->bootstrap)) continue;
+        text = p.comms[i].late.text;
+        const double ms = 1e-6 * (double)late->recent.ns / p.comms[i].late.collectives;
+        found = !strncmp(text, "rank 2 is late, by ", 19) && ms > 0.8 && ms < 2.5 && late->late.count >= ROUND / 2;
+      }
+      if (!found) printf("round %d: '%s'\n", k, text);
+      hk_ps_free(&p);
+    }
+    bad += RANK_CHECK(ncclAllReduce(&found, &found, 1, ncclFloat32, ncclMax, c, NULL));
+  }
+  return bad + RANK_IS(found > 0);
+}
+TEST(names_the_slow_rank) { ck_assert_int_eq(ranks_as_processes(RANKS, slow, NULL), 0); }
 
 /* HOCKET_STATUS=0: nobody is told. */
 static int unseen(ncclComm_t c, int rank, int nranks, void *arg) {
