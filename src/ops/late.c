@@ -125,10 +125,12 @@ static uint64_t late_compare_waits(hk_ps_comm *c) {
   return latest;
 }
 
-/* Names the ranks that are at least half as late as the latest one, unless these are most ranks. */
+/* Names the ranks that are at least half as late as the latest one, if these are not most ranks, and came last to most
+ * collectives. */
 static void late_name(hk_ps_comm *c, const late_view *v) {
   int late[HK_RANKS_LISTED], n = 0, worst = 0;
   char list[160], which[24] = "";
+  uint64_t last = 0;
   const uint64_t latest = late_compare_waits(c), least = (uint64_t)c->late.collectives * LATE_LEAST_US * 1000;
   for (int r = 0; r < c->nranks; r++) {
     const hk_ps_late *l = &c->ranks[r].recent;
@@ -136,8 +138,11 @@ static void late_name(hk_ps_comm *c, const late_view *v) {
     if (!l->ns || l->ns < latest / 2) continue;
     if (n < HK_RANKS_LISTED) late[n] = r;
     n++;
+    last += l->count;
   }
-  if (c->late.collectives < LATE_WINDOW || !n || 2 * n > v->n || latest < least) return;
+  if (c->late.collectives < LATE_WINDOW || latest < least || !n || 2 * n > v->n ||
+      2 * last < (uint64_t)c->late.collectives)
+    return;
   hk_ranks_describe(late, n, list, sizeof list);
   if (n > 1) snprintf(which, sizeof which, " rank %d", worst);
   snprintf(c->late.text, sizeof c->late.text,

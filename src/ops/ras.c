@@ -21,9 +21,9 @@
 #include "ras_report.h"
 
 enum {
-  CLIENTS = 8,
+  CLIENTS = 64,       /* with ras_grace_ns: more connections a second than a flood makes */
   LINE = 256,         /* bytes of a line, with its end */
-  BACKLOG = 512,      /* connections that the kernel keeps while a collection runs */
+  BACKLOG = 4096,     /* connections that the kernel keeps while a collection runs */
   LATE_MS = 1000,     /* a wait from this length on is reported */
   MOST_UNREAD = 65536 /* bytes of events that a client has not read: then it is dropped */
 };
@@ -32,6 +32,7 @@ static const uint64_t ras_process_ns = 150 * 1000000u, ras_others_ns = 650 * 100
 static const uint64_t ras_idle_ns = 5000000000u;     /* a connection without a command, or that reads nothing */
 static const uint64_t ras_grace_ns = 20 * 1000000u;  /* before a new connection gives way to another one */
 static const uint64_t ras_monitor_ns = 1000000000u;  /* between collections for events */
+static const uint64_t ras_fresh_ns = 200 * 1000000u; /* a report is as good for others that ask within this time */
 static const uint64_t ras_pause_ns = 100 * 1000000u; /* after a failed accept */
 static const uint64_t ras_day_ns = 86400000000000u;  /* a nap that the next connection ends */
 
@@ -56,8 +57,9 @@ typedef struct ras_server {
   pthread_t thread;
   _Atomic(int) stop; /* an hk_status: not 0 ends every wait of the thread */
   ras_client clients[CLIENTS];
-  hk_ps seen;       /* the collection that events were last taken from */
+  hk_ps seen;       /* the last collection, while there are clients */
   uint64_t seen_ns; /* 0: there is none */
+  double seen_s;    /* what it took */
 } ras_server;
 
 /* ---- one connection ---- */
@@ -316,10 +318,10 @@ static bool ras_is_asked(const ras_server *s, double *patience_s) {
   return wanted || (monitored && hk_ago_ns(hk_now_ns(), s->seen_ns) >= ras_monitor_ns);
 }
 
-/* Gives a client what it waits for. `now`: NULL if the collection failed. True if it waits for more. */
-static bool ras_deliver(ras_client *c, const hk_ps *before, const hk_ps *now, double seconds) {
+/* Gives a client what it waits for. `now`: NULL if the collection failed. */
+static void ras_deliver(ras_client *c, const hk_ps *before, const hk_ps *now, double seconds) {
   const hk_ps none = {.ncomms = 0}; /* a client that begins to monitor gets what is wrong already */
-  if (c->fd < 0) return false;
+  if (c->fd < 0) return;
   if (c->wants && now) {
     ras_answer(c, now, seconds);
   } else if (c->wants) {
@@ -327,39 +329,47 @@ static bool ras_deliver(ras_client *c, const hk_ps *before, const hk_ps *now, do
     c->over = true;
     ras_say(c, "ERROR: the process that answers cannot ask others: %s\n", hk_last_error());
   }
-  if (c->fd < 0 || c->over || !c->how.groups) return false;
+  if (c->fd < 0 || c->over || !c->how.groups) return;
   if (now) ras_notify(c, c->current ? before : &none, now);
   c->current = true;
-  return true;
+}
+
+static void ras_forget(ras_server *s) {
+  hk_ps_free(&s->seen); /* it has secrets */
+  s->seen = (hk_ps){.ncomms = 0};
+  s->seen_ns = 0;
 }
 
 static void ras_collect(ras_server *s) {
   double patience_s = 1e-9 * (double)ras_others_ns;
   if (!ras_is_asked(s, &patience_s)) return;
+  const uint64_t begin = hk_now_ns();
+  if (hk_ago_ns(begin, s->seen_ns) < ras_fresh_ns) { /* no time for a collection for each of many */
+    for (int i = 0; i < CLIENTS; i++)
+      if (s->clients[i].fd >= 0 && s->clients[i].wants) ras_answer(&s->clients[i], &s->seen, s->seen_s);
+    return;
+  }
   const hk_ps_patience patience = {.process_ns = ras_process_ns,
                                    .others_ns = (uint64_t)(patience_s * 1e9),
                                    .rank_ns = ras_rank_ns,
                                    .stop = &s->stop};
-  const uint64_t begin = hk_now_ns();
   hk_ps now;
   const bool known = hk_ps_collect(&now, LATE_MS, &patience) == HK_OK;
   const double seconds = 1e-9 * (double)(hk_now_ns() - begin);
-  bool monitored = false;
   if (atomic_load(&s->stop)) { /* what it did not ask in time would look like trouble */
     hk_ps_free(&now);
     return;
   }
-  for (int i = 0; i < CLIENTS; i++) monitored |= ras_deliver(&s->clients[i], &s->seen, known ? &now : NULL, seconds);
-  s->seen_ns = monitored ? hk_now_ns() : 0;
-  if (monitored && !known) { /* the next one is compared with the last that succeeded */
+  for (int i = 0; i < CLIENTS; i++) ras_deliver(&s->clients[i], &s->seen, known ? &now : NULL, seconds);
+  if (!known) { /* the next one is compared with the last that succeeded */
     hk_ps_free(&now);
+    s->seen_ns = begin > ras_fresh_ns ? begin - ras_fresh_ns : 0;
     return;
   }
   hk_ps_free(&s->seen);
   s->seen = now;
-  if (monitored) return;
-  hk_ps_free(&s->seen);
-  s->seen = (hk_ps){.ncomms = 0};
+  s->seen_s = seconds;
+  s->seen_ns = hk_now_ns();
 }
 
 /* ---- the thread ---- */
@@ -376,7 +386,10 @@ static hk_status ras_serve(ras_server *s, hk_waiter *w) {
     of[n] = c;
     p[n++] = (struct pollfd){.fd = c->fd, .events = (short)(reads | (ras_is_unread(c) ? POLLOUT : 0))};
   }
-  if (!n) return hk_wait_nap(w, s->fd, ras_day_ns);
+  if (!n) {
+    ras_forget(s);
+    return hk_wait_nap(w, s->fd, ras_day_ns);
+  }
   p[n] = (struct pollfd){.fd = s->fd, .events = ras_place(s) ? POLLIN : 0};
   HK_OR_RETURN(hk_wait_poll(w, p, n + 1));
   for (unsigned i = 0; i < n; i++) {
