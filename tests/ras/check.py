@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pty
 import random
 import shutil
 import signal
@@ -129,7 +130,7 @@ def start(**variables: str) -> subprocess.Popen:
 
 
 def begin_job(folder: str, **variables: str) -> subprocess.Popen:
-    environment = {**os.environ, "NCCL_RAS_ADDR": f"localhost:{port}", **variables}
+    environment = {**os.environ, "NCCL_RAS_ADDR": f"localhost:{port}", "HOCKET_JOB": f"job{port}", **variables}
     rank = os.path.join(os.path.dirname(os.path.abspath(__file__)), "rank.py")
     return subprocess.Popen([sys.executable, "-m", "hocket.run", "-n", str(RANKS), rank, folder], env=environment,
                            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -203,6 +204,66 @@ with connect() as quiet:
     begin = time.monotonic()
     quiet.settimeout(10)
     check(quiet.recv(1) == b"" and 3 < time.monotonic() - begin < 8, "an idle connection is closed after five seconds")
+
+# ---- some 2,000 connections a second to the port, and to the local sockets, as the user and as another one ----
+HOCKET = os.path.join(os.path.dirname(NCCLRAS), "hocket")
+
+
+def flood(where: str, *uid: str) -> subprocess.Popen:
+    return subprocess.Popen([sys.executable, os.path.join(os.path.dirname(os.path.abspath(__file__)), "flood.py"),
+                             where, *uid])
+
+
+def ps(*options: str) -> dict:
+    done = subprocess.run([HOCKET, "ps", "--json", *options], capture_output=True, text=True, timeout=20, check=False)
+    return next((c for c in json.loads(done.stdout)["communicators"] if c["id"] == hash_of_job), {"ranks": []})
+
+
+def local_sockets() -> list:
+    with open("/proc/net/unix") as f:
+        return [name for name in (line.split()[-1] for line in f)
+                if name.startswith("@hocket/") and int(name[8:].split(".")[0]) in pids]
+
+
+floods = [flood(str(port))]
+time.sleep(1)
+check(floods[0].poll() is None, "the flood goes on")
+begin = time.monotonic()
+until("a report beside a flood of the port", answers)
+check(time.monotonic() - begin < 3, f"a report beside a flood takes {time.monotonic() - begin:.1f} s")
+users = ["65534", "0"] if os.geteuid() == 0 else [str(os.geteuid())]
+floods += [flood(name, uid) for name in local_sockets()[:2] for uid in users]
+check(len(floods) > 2, "there are local sockets")
+time.sleep(1)
+begin = time.monotonic()
+states = [r["state"] for r in ps()["ranks"]]
+check(states == ["runs"] * RANKS and time.monotonic() - begin < 3, f"hocket ps beside floods: {states}")
+for f in floods:
+    f.kill()
+    f.wait()
+check([r["state"] for r in ps(f"127.0.0.1:{port}")["ranks"]] == ["runs"] * RANKS, "hocket ps HOST after a flood")
+check(not ps("--job", "no such job")["ranks"] and ps("--job", f"HOCKET_JOB=job{port}")["ranks"], "hocket ps --job")
+
+# ---- hocket watch, in a terminal and in a pipe ----
+watch = [HOCKET, "watch", "--comm", hash_of_job, "--interval", "0.2", "--times", "2"]
+terminal, theirs = pty.openpty()
+done = subprocess.Popen(watch, stdout=theirs, env={**os.environ, "TERM": "xterm"})
+os.close(theirs)
+shown = b""
+try:
+    while chunk := os.read(terminal, 65536):
+        shown += chunk
+except OSError:  # its end
+    pass
+check(done.wait(20) == 0 and shown.count(b"\033[H\033[2J") == 2 and shown.count(b"WAITS FOR") == 2, f"watch: {shown}")
+lines = subprocess.run([*watch, "--json"], capture_output=True, text=True, timeout=20, check=False).stdout.splitlines()
+check([json.loads(s)["communicators"][0]["id"] for s in lines] == [hash_of_job] * 2, f"hocket watch --json: {lines}")
+check(subprocess.run([*watch, "--interval", "0"], capture_output=True, check=False).returncode == 2, "no pause")
+if os.geteuid() == 0:
+    done = subprocess.run([HOCKET, "ps", "--json"], capture_output=True, text=True, timeout=20, check=False, user=65534)
+    check(json.loads(done.stdout)["communicators"] == [] and json.loads(done.stdout)["of_other_users"] >= RANKS,
+          f"hocket ps of another user: {done}")
+
 until("the job goes on beside bad clients",
       lambda: all(counts(communicator(report()))[r]["AllReduce"] > progress[r]["AllReduce"] for r in range(RANKS)))
 
