@@ -78,58 +78,73 @@ static size_t status_read_all(hk_status_process *p, int fd, uint64_t deadline_ns
   }
 }
 
-/* While its queue is full, because many others connect, it tries again. */
-static bool status_connect(int fd, const struct sockaddr_un *at, socklen_t bytes, uint64_t deadline_ns,
-                           _Atomic(int) *stop) {
-  const hk_wait_env env = {.failure = stop};
-  hk_waiter w;
-  hk_wait_begin(&w, &env);
-  while (connect(fd, (const struct sockaddr *)at, bytes))
-    if ((errno != EAGAIN && errno != EINTR) || hk_now_ns() >= deadline_ns ||
-        hk_wait_nap(&w, -1, STATUS_RETRY_NS) != HK_OK)
-      return false;
-  return true;
+/* A process's socket, and the connection to it. */
+typedef struct status_question {
+  int fd;
+  struct sockaddr_un at;
+  socklen_t bytes;
+  bool asked; /* the process answers without a word from us */
+} status_question;
+
+/* Tries to connect. Its queue may be full, because many others do. */
+static bool status_ask(status_question *q) {
+  q->asked = q->asked || (q->fd >= 0 && !connect(q->fd, (const struct sockaddr *)&q->at, q->bytes));
+  return q->asked || (errno != EAGAIN && errno != EINTR);
 }
 
 /* `name`: of its socket, after the zero byte. */
-static void status_read_process(hk_status_process *p, const char *name, uint64_t patience_ns, _Atomic(int) *stop) {
-  struct sockaddr_un at = {.sun_family = AF_UNIX};
-  struct ucred who;
-  socklen_t size = sizeof who;
-  const int n = snprintf(at.sun_path + 1, sizeof at.sun_path - 1, "%s", name);
-  const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-  *p = (hk_status_process){.pid = atoi(name + strlen(HK_STATUS_SOCKET))};
-  const uint64_t until = hk_now_ns() + patience_ns;
-  if (fd < 0) return;
-  if (status_connect(fd, &at, (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)n), until, stop)) {
-    if (!getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &size)) {
-      p->pid = who.pid;
-      p->refused = geteuid() != 0 && who.uid != geteuid();
-    }
-    p->stopped = !p->refused && hk_process_stopped(hk_process_state(p->pid)); /* it would not answer */
-    if (!p->refused && !p->stopped) p->size = status_read_all(p, fd, until, stop);
-    p->answers = p->size && status_read_members(p, p->size);
-    if (!p->answers) p->nmembers = 0;
-  }
-  close(fd);
+static void status_begin(status_question *q, const char *name) {
+  *q = (status_question){.fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)};
+  q->at.sun_family = AF_UNIX;
+  const int n = snprintf(q->at.sun_path + 1, sizeof q->at.sun_path - 1, "%s", name);
+  q->bytes = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)n);
+  (void)status_ask(q);
 }
 
+static void status_hear(hk_status_process *p, status_question *q, uint64_t deadline_ns, _Atomic(int) *stop) {
+  const hk_wait_env env = {.failure = stop};
+  hk_waiter w;
+  struct ucred who;
+  socklen_t size = sizeof who;
+  hk_wait_begin(&w, &env);
+  while (!status_ask(q) && hk_now_ns() < deadline_ns && hk_wait_nap(&w, -1, STATUS_RETRY_NS) == HK_OK) continue;
+  if (!q->asked) return;
+  if (!getsockopt(q->fd, SOL_SOCKET, SO_PEERCRED, &who, &size)) {
+    p->pid = who.pid;
+    p->refused = geteuid() != 0 && who.uid != geteuid();
+  }
+  p->stopped = !p->refused && hk_process_stopped(hk_process_state(p->pid)); /* it would not answer */
+  if (!p->refused && !p->stopped) p->size = status_read_all(p, q->fd, deadline_ns, stop);
+  p->answers = p->size && status_read_members(p, p->size);
+  if (!p->answers) p->nmembers = 0;
+}
+
+/* All are asked before one is heard: what they say is of one moment, though one of them may be silent. */
 hk_status hk_status_list(hk_status_process **out, int *n, uint64_t patience_ns, _Atomic(int) *stop) {
   FILE *f = fopen("/proc/net/unix", "re");
   char line[512];
+  status_question *questions = NULL;
+  size_t room = 0;
   *out = NULL;
   *n = 0;
   if (!f) return HK_FAIL_ERRNO("/proc/net/unix, which lists the processes' sockets, cannot be read");
-  const uint64_t until = hk_now_ns() + LIST_MOST * patience_ns;
-  while (fgets(line, sizeof line, f) && hk_now_ns() < until) {
+  while (fgets(line, sizeof line, f)) {
     char *name = strstr(line, "@" HK_STATUS_SOCKET);
     unsigned long flags = 0;
     if (!name || sscanf(line, "%*s %*s %*s %lx", &flags) != 1 || !(flags & 0x10000)) continue; /* it does not listen */
     name[strcspn(name, "\n")] = 0;
-    if (!HK_RESERVE_NEXT(*out, *n)) break;
-    status_read_process(&(*out)[(*n)++], name + 1, patience_ns, stop);
+    if (!HK_RESERVE(questions, room, (size_t)*n + 1) || !HK_RESERVE_NEXT(*out, *n)) break;
+    (*out)[*n] = (hk_status_process){.pid = atoi(name + 1 + strlen(HK_STATUS_SOCKET))};
+    status_begin(&questions[(*n)++], name + 1);
   }
   fclose(f);
+  const uint64_t until = hk_now_ns() + LIST_MOST * patience_ns;
+  for (int i = 0; i < *n; i++) {
+    const uint64_t now = hk_now_ns(), own = now + patience_ns;
+    status_hear(&(*out)[i], &questions[i], own < until ? own : until, stop);
+    if (questions[i].fd >= 0) close(questions[i].fd);
+  }
+  free(questions);
   return HK_OK;
 }
 
