@@ -105,7 +105,8 @@ static void late_sum(hk_ps_comm *c, const late_view *v) {
       late_wait w;
       if (!late_counts(x)) continue;
       for (int i = 0; i < HK_ACTIVITY_WAITS; i++)
-        if (late_wait_of(x, r, i, &w) && w.collective > v->ended) n--, sum -= w.us * 1000 < sum ? w.us * 1000 : sum;
+        if (late_wait_of(x, r, i, &w) && w.collective > v->ended)
+          n -= n > 0, sum -= w.us * 1000 < sum ? w.us * 1000 : sum;
       if (pass) x->late = (hk_ps_late){.count = count - n, .ns = ns - sum};
       if (n > count) count = n;
       if (sum > ns) ns = sum;
@@ -127,11 +128,11 @@ static uint64_t late_compare_waits(hk_ps_comm *c) {
 
 /* Names the ranks that are at least half as late as the latest one, if these are not most ranks, and came last to most
  * collectives. */
-static void late_name(hk_ps_comm *c, const late_view *v) {
+static void late_name(hk_ps_comm *c, const late_view *v, uint64_t latest) {
   int late[HK_RANKS_LISTED], n = 0, worst = 0;
   char list[160], which[24] = "";
   uint64_t last = 0;
-  const uint64_t latest = late_compare_waits(c), least = (uint64_t)c->late.collectives * LATE_LEAST_US * 1000;
+  const uint64_t least = (uint64_t)c->late.collectives * LATE_LEAST_US * 1000;
   for (int r = 0; r < c->nranks; r++) {
     const hk_ps_late *l = &c->ranks[r].recent;
     if (l->ns > c->ranks[worst].recent.ns) worst = r;
@@ -164,5 +165,6 @@ void hk_ps_find_late(hk_ps_comm *c) {
     late_add(c, &v, &v.waits[i], n);
   }
   free(v.waits);
-  late_name(c, &v);
+  const uint64_t latest = late_compare_waits(c);
+  if (!c->verdict[0]) late_name(c, &v, latest); /* a rank that keeps others waiting now matters more */
 }
