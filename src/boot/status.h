@@ -35,6 +35,7 @@ typedef struct hk_status_process {
   bool answers;
   bool refused;           /* it belongs to another user */
   bool stopped;           /* by a signal or a debugger: it was not asked */
+  bool strange;           /* its answer is of another version of the library */
   char job[HK_JOB_NAMES]; /* the names of its job (job.h) */
   uint8_t *bytes;         /* its answer, to which the members point */
   size_t size;

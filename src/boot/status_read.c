@@ -116,6 +116,7 @@ static void status_hear(hk_status_process *p, status_question *q, uint64_t deadl
   p->stopped = !p->refused && hk_process_stopped(hk_process_state(p->pid)); /* it would not answer */
   if (!p->refused && !p->stopped) p->size = status_read_all(p, q->fd, deadline_ns, stop);
   p->answers = p->size && status_read_members(p, p->size);
+  p->strange = p->size && !p->answers;
   if (!p->answers) p->nmembers = 0;
 }
 

@@ -40,7 +40,8 @@ static hk_status collect_take_answers(hk_ps *p) {
     p->refused += q->refused;
     bool again = false; /* a process has a socket for each copy of the library that is linked into it */
     for (int k = 0; k < i; k++) again |= p->processes[k].pid == q->pid && !p->processes[k].answers;
-    p->silent += !q->answers && !q->refused && !again;
+    p->silent += !q->answers && !q->refused && !q->strange && !again;
+    p->strange += q->strange;
     for (int k = 0; k < q->nmembers; k++) {
       const hk_status_member *m = &q->members[k];
       hk_ps_comm *c = collect_comm_of(p, q, m);

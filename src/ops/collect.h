@@ -44,7 +44,7 @@ typedef struct hk_ps {
   hk_ps_comm *comms;
   int ncomms;
   hk_status_process *processes;
-  int nprocesses, refused, silent; /* of these: of other users; without an answer */
+  int nprocesses, refused, silent, strange; /* of these: of other users; without an answer; of another version */
 } hk_ps;
 
 /* How long it waits for answers. */

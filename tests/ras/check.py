@@ -244,6 +244,40 @@ for f in floods:
 check([r["state"] for r in ps(f"127.0.0.1:{port}")["ranks"]] == ["runs"] * RANKS, "hocket ps HOST after a flood")
 check(not ps("--job", "no such job")["ranks"] and ps("--job", f"HOCKET_JOB=job{port}")["ranks"], "hocket ps --job")
 
+# ---- hocket ps HOST of other services: NCCL's keys alone, and what is no report ----
+NCCL = {"nccl_version": "2.28.9", "communicators_count": 1, "communicators": [{
+    "hash": "0xab12", "secondary_hash": "0x1:0x2", "size": 3, "ranks_count": 2, "missing_ranks_count": 1,
+    "ranks": [{"rank": r, "host": "h\x1b[2J", "pid": 7 + r, "cuda_dev": r, "nvml_dev": r, "status": {"init_state": 0},
+               "collective_counts": {"AllReduce": 5}} for r in range(2)],
+    "missing_ranks": [{"rank": 2, "host": "h", "pid": 9, "status": {"unresponsive": True, "considered_dead": True}}]}]}
+
+
+def ps_of(answer: bytes, *options: str) -> subprocess.CompletedProcess:
+    """What hocket ps says of a service whose report is `answer`."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        asks = subprocess.Popen([HOCKET, "ps", f"127.0.0.1:{server.getsockname()[1]}", *options], text=True,
+                                stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        with server.accept()[0] as s, s.makefile("rb") as lines:
+            for line in (b"SERVER PROTOCOL 2\n", b"OK\n", b"OK\n", answer):
+                lines.readline()
+                s.sendall(line)
+        out, errors = asks.communicate(timeout=20)
+        return subprocess.CompletedProcess(asks.args, asks.returncode, out, errors)
+
+
+done = ps_of(json.dumps(NCCL).encode(), "--json")
+if "jansson" in done.stderr:
+    print("SKIP: hocket ps HOST: jansson is not installed")
+else:
+    c = json.loads(done.stdout)["communicators"][0]
+    check(c["id"] == "0xab12" and [r["state"] for r in c["ranks"]] == ["runs", "runs", "is gone"], f"NCCL's report: {c}")
+    check("\x1b" not in ps_of(json.dumps(NCCL).encode()).stdout, "control characters of a host's name")
+    small = json.dumps(NCCL).replace('"size": 3', '"size": 2')
+    for bad in (b"", b"not json", b'{"communicators": 3}', json.dumps(NCCL).encode()[:200], small.encode(),
+                json.dumps(NCCL).replace('"size": 3', '"size": 100000000000').encode(), b"[" * 100000):
+        done = ps_of(bad)
+        check(done.returncode == 2 and done.stderr.startswith("hocket ps: "), f"a report that is wrong: {bad[:40]!r} {done}")
+
 # ---- hocket watch, in a terminal and in a pipe ----
 watch = [HOCKET, "watch", "--comm", hash_of_job, "--interval", "0.2", "--times", "2"]
 terminal, theirs = pty.openpty()

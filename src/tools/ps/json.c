@@ -64,6 +64,7 @@ void hk_ps_print_json(const hk_ps *p, const hk_ps_options *o) {
   hk_json_put_integer(&w, "processes", p->nprocesses);
   hk_json_put_integer(&w, "of_other_users", p->refused);
   hk_json_put_integer(&w, "without_answer", p->silent);
+  hk_json_put_integer(&w, "of_another_version", p->strange);
   hk_json_begin(&w, "communicators", '[');
   for (int i = 0; i < p->ncomms; i++)
     if (hk_ps_is_wanted(&p->comms[i], o)) ps_json_comm(&w, &p->comms[i]);

@@ -10,7 +10,7 @@
 #include "../ras_client.h"
 #include "ps.h"
 
-enum { PATIENCE_S = 10, RANKS_MOST = 1 << 20 };
+enum { PATIENCE_S = 10, RANKS_MOST = 1 << 18 /* of all communicators, some 1 KiB each */ };
 
 /* The report, to the end of the connection; NULL: the error is printed. */
 static char *remote_fetch(const char *address) {
@@ -91,11 +91,13 @@ static void remote_missing(const hk_json_node *n, hk_ps_rank *r) {
   remote_text(n, "state", r->does, sizeof r->does);
 }
 
-static void remote_comm(const hk_json_node *n, hk_ps *p) {
+/* `room`: for ranks. */
+static void remote_comm(const hk_json_node *n, hk_ps *p, long long *room) {
   hk_json_node list;
   long long size = 0;
   const char *hash = hk_json_get_text(n, "hash", true);
-  if (!hk_json_get_whole(n, "size", true, 1, RANKS_MOST, &size) || !hash) return;
+  if (!hk_json_get_whole(n, "size", true, 1, *room, &size) || !hash) return;
+  *room -= size;
   if (!HK_RESERVE_NEXT(p->comms, p->ncomms)) {
     hk_json_no_memory(n->tree);
     return;
@@ -127,6 +129,7 @@ static void remote_comm(const hk_json_node *n, hk_ps *p) {
 bool hk_ps_read_remote(hk_ps *out, const char *address) {
   hk_json_tree tree;
   hk_json_node root, list, comm;
+  long long room = RANKS_MOST;
   char *text = remote_fetch(address);
   *out = (hk_ps){.ncomms = 0};
   if (!text) return false;
@@ -135,7 +138,7 @@ bool hk_ps_read_remote(hk_ps *out, const char *address) {
     root = hk_json_root(&tree);
     if (hk_json_get(&root, "communicators", HK_JSON_LIST, true, &list))
       for (size_t i = 0; i < hk_json_size(&list); i++)
-        if (hk_json_at(&list, i, HK_JSON_OBJECT, &comm)) remote_comm(&comm, out);
+        if (hk_json_at(&list, i, HK_JSON_OBJECT, &comm)) remote_comm(&comm, out, &room);
     rc = hk_json_tree_status(&tree);
   }
   hk_json_tree_free(&tree);

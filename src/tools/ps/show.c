@@ -90,6 +90,9 @@ static void show_text(const hk_ps *p, const hk_ps_options *o) {
   if (p->silent)
     printf("%d process%s of this host %s not answer: stopped, or without CPU time.\n", p->silent,
            p->silent > 1 ? "es" : "", p->silent > 1 ? "do" : "does");
+  if (p->strange)
+    printf("%d process%s of this host use%s another version of Hocket: ask with the `hocket` of that version.\n",
+           p->strange, p->strange > 1 ? "es" : "", p->strange > 1 ? "" : "s");
 }
 
 int hk_ps_show(const hk_ps_options *o, const char *before) {
