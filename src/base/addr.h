@@ -43,6 +43,8 @@ typedef struct hk_iface {
  * first. Container bridges and loopback come last, loopback only if there is nothing else or it was asked for. *n is
  * the room in `out`, then the number found. HK_ERR_USAGE names the filter if it leaves none. */
 hk_status hk_ifaces(const struct hk_settings *settings, hk_iface *out, int *n, const hk_addr *toward);
+/* The same for control connections: NCCL_OOB_NET_ENABLE. */
+hk_status hk_control_ifaces(const struct hk_settings *settings, hk_iface *out, int *n, const hk_addr *toward);
 
 /* A nonblocking, close-on-exec TCP listener on `a` (port 0: HOCKET_PORT_RANGE, else any); the port is stored in *a. */
 hk_status hk_listen(const struct hk_settings *settings, hk_addr *a, int backlog, int *fd);

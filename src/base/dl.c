@@ -14,7 +14,13 @@
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 HK_FORK_GUARD(lock);
 
-static void *dl_open_first(hk_dl *lib) {
+static void *dl_open_first(hk_dl *lib, const char *chosen) {
+  if (chosen && *chosen) {
+    void *handle = dlopen(chosen, RTLD_NOW | RTLD_LOCAL);
+    const char *text = handle ? NULL : dlerror();
+    if (text) snprintf(lib->why, sizeof lib->why, "%s", text);
+    return handle;
+  }
   for (size_t i = 0; i < sizeof lib->files / sizeof lib->files[0] && lib->files[i]; i++) {
     void *handle = dlopen(lib->files[i], RTLD_NOW | RTLD_LOCAL);
     if (handle) return handle;
@@ -45,11 +51,13 @@ static void dl_forget_symbols(hk_dl *lib) {
   for (size_t i = 0; i < lib->nsymbols; i++) memcpy((char *)lib->table + lib->symbols[i].offset, &none, sizeof none);
 }
 
-bool hk_dl_load(hk_dl *lib) {
+bool hk_dl_load(hk_dl *lib) { return hk_dl_load_chosen(lib, NULL); }
+
+bool hk_dl_load_chosen(hk_dl *lib, const char *chosen) {
   bool missing = false;
   pthread_mutex_lock(&lock);
   if (lib->state == 0) {
-    void *handle = dl_open_first(lib);
+    void *handle = dl_open_first(lib, chosen);
     lib->state = handle && dl_find_symbols(lib, handle) ? 1 : -1;
     lib->handle = handle;
     missing = lib->state < 0;

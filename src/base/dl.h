@@ -46,3 +46,5 @@ void *hk_dl_look(hk_dl_seen *s);
 
 /* True if the library and every symbol that is not optional are there. From any thread. */
 bool hk_dl_load(hk_dl *lib);
+/* The same with a file that the user chose in place of lib->files; NULL or empty: none. Only the first call counts. */
+bool hk_dl_load_chosen(hk_dl *lib, const char *chosen);

@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+#include "log.h"
 #include "param.h"
 #include "sysfs.h"
 
@@ -273,6 +274,30 @@ static void iface_list_names(const hk_iface *list, int n, char *text, size_t byt
     memcpy(text + used, one, w + 1);
     used += w;
   }
+}
+
+/* Some interface that is up has one of these names. They may be RDMA devices': NCCL takes those, too. */
+static bool iface_any_named(const char *names) {
+  hk_iface *all = NULL;
+  int n = 0;
+  const hk_iface_filter filter = {.names = names};
+  const bool any = iface_scan(&all, &n, NULL) == HK_OK && hk_iface_order(all, n, &filter) > 0;
+  free(all);
+  return any;
+}
+
+hk_status hk_control_ifaces(const hk_settings *settings, hk_iface *out, int *n, const hk_addr *toward) {
+  const char *names = settings->OOB_NET_IFNAME;
+  hk_settings own = *settings;
+  if (!settings->OOB_NET_ENABLE || !names || !*names) return hk_ifaces(settings, out, n, toward);
+  if (iface_any_named(names))
+    own.SOCKET_IFNAME = names;
+  else
+    HK_INFO(HK_SUB_INIT | HK_SUB_NET,
+            "NCCL_OOB_NET_IFNAME='%s' names no interface of this host: control connections "
+            "use those of NCCL_SOCKET_IFNAME",
+            names);
+  return hk_ifaces(&own, out, n, toward);
 }
 
 hk_status hk_ifaces(const hk_settings *settings, hk_iface *out, int *n, const hk_addr *toward) {

@@ -141,8 +141,10 @@ static void param_check_name(const char *name, const char *origin) {
     nearest = meant;
     misspelt = true;
   }
-  if (hk_param_inert(name) || (!misspelt && hk_param_inert_family(name)))
-    param_complain(HK_LOG_INFO, "%.100s (%s) is known and has no effect in this library", name, origin);
+  const char *why = hk_param_inert(name);
+  if (!why && !misspelt) why = hk_param_inert_family(name);
+  if (why)
+    param_complain(HK_LOG_INFO, "%.100s (%s) is known and has no effect in this library: %s", name, origin, why);
   else if (misspelt)
     param_complain(HK_LOG_WARN, "%.100s (%s) is no parameter and is ignored; did you mean %s?", name, origin, nearest);
   else /* perhaps a user's own, a plugin's or a newer NCCL's: worth a line, not a warning */
@@ -211,7 +213,7 @@ static void param_read_files(void) {
 /* True for a variable that names a file or a library to load. A program with more rights than its caller (set-user-id)
  * must not take one from the caller's environment. */
 static bool param_names_a_file(const char *name) {
-  static const char *const ends[] = {"_PLUGIN", "_FILE", "_IMAGE"};
+  static const char *const ends[] = {"_PLUGIN", "_FILE", "_IMAGE", "_LIB"};
   size_t n = strlen(name);
   for (size_t i = 0; i < HK_ARRAY_LENGTH(ends); i++)
     if (n > strlen(ends[i]) && !strcmp(name + n - strlen(ends[i]), ends[i])) return true;

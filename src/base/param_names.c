@@ -5,26 +5,28 @@
 
 enum { LONGEST = 96 }; /* longer than any name that could be meant */
 
-static const char *const inert[] = {
-#define HK_INERT(name) name,
+static const struct {
+  const char *name, *why;
+} inert[] = {
+#define HK_INERT(name, why) {name, why},
 #include "params_inert.def"
 #undef HK_INERT
 };
 
-bool hk_param_inert(const char *name) {
+const char *hk_param_inert(const char *name) {
   for (size_t i = 0; i < sizeof inert / sizeof inert[0]; i++) {
-    size_t n = strcspn(inert[i], "*"); /* NCCL_ROOT* is NCCL_ROOT, too, although that is near to NCCL_PROTO */
-    if (!strncmp(name, inert[i], n) && !name[n]) return true;
+    size_t n = strcspn(inert[i].name, "*"); /* NCCL_ROOT* is NCCL_ROOT, too, although that is near to NCCL_PROTO */
+    if (!strncmp(name, inert[i].name, n) && !name[n]) return inert[i].why;
   }
-  return false;
+  return NULL;
 }
 
-bool hk_param_inert_family(const char *name) {
+const char *hk_param_inert_family(const char *name) {
   for (size_t i = 0; i < sizeof inert / sizeof inert[0]; i++) {
-    size_t n = strlen(inert[i]);
-    if (inert[i][n - 1] == '*' && !strncmp(name, inert[i], n - 1)) return true;
+    size_t n = strlen(inert[i].name);
+    if (inert[i].name[n - 1] == '*' && !strncmp(name, inert[i].name, n - 1)) return inert[i].why;
   }
-  return false;
+  return NULL;
 }
 
 static unsigned param_names_min3(unsigned a, unsigned b, unsigned c) {

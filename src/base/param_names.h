@@ -4,10 +4,10 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* Variables of NCCL and its plugins that have no effect here: see params_inert.def. */
-bool hk_param_inert(const char *name);
-/* Matches one of the families there (NCCL_IB_*). */
-bool hk_param_inert_family(const char *name);
+/* Variables of NCCL and its plugins that have no effect here (params_inert.def): the reason; NULL: it is none. */
+const char *hk_param_inert(const char *name);
+/* The same for the families there (NCCL_IB_*). */
+const char *hk_param_inert_family(const char *name);
 /* The name among `names` with the smallest edit distance to `name` (insert, delete, replace, swap neighbours);
  * *distance gets the distance. NULL if there are no names or `name` is too long. */
 const char *hk_param_nearest(const char *name, const char *const *names, size_t n, unsigned *distance);

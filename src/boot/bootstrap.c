@@ -282,6 +282,18 @@ void hk_bootstrap_report_abort(const hk_settings *settings, const ncclUniqueId *
   hk_error_adopt(cause);
 }
 
+/* NCCL_UID_STAGGER_*: the ranks of a root come one after another. */
+static hk_status bootstrap_stagger(const registration *g, int root, const hk_wait_env *env) {
+  const hk_bootstrap *b = g->b;
+  const hk_settings *s = b->o.settings;
+  const int first = bootstrap_low_rank(root, g->nids, b->nranks);
+  if (!s->UID_STAGGER_THRESHOLD || bootstrap_low_rank(root + 1, g->nids, b->nranks) - first <= s->UID_STAGGER_THRESHOLD)
+    return HK_OK;
+  hk_waiter w;
+  hk_wait_begin(&w, env);
+  return hk_wait_nap(&w, -1, (uint64_t)(b->rank - first) * 1000000000u / (uint64_t)s->UID_STAGGER_RATE);
+}
+
 /* Gets the next rank's contact and the communicator's id. */
 static hk_status bootstrap_meet(const registration *g) {
   hk_bootstrap *b = g->b;
@@ -296,6 +308,7 @@ static hk_status bootstrap_meet(const registration *g) {
   hk_contact_encode(hk_contact_of(b, b->rank), &own);
   if (g->nids > 1 && b->rank == bootstrap_low_rank(root, g->nids, b->nranks))
     HK_OR_RETURN(bootstrap_register_with(g, HK_HELLO_CONTACT, (root + g->nids - 1) % g->nids, &env, &reply));
+  HK_OR_RETURN(bootstrap_stagger(g, root, &env));
   HK_OR_RETURN(bootstrap_register_with(g, HK_HELLO_JOIN, root, &env, &reply));
   memcpy(hk_contact_of(b, (b->rank + 1) % b->nranks), reply.next, HK_CONTACT_BYTES);
   uint8_t salt[8] = {0};

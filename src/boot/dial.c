@@ -268,6 +268,18 @@ out:
   return rc;
 }
 
+/* NCCL_SOCKET_RETRY_CNT; else refusals count for the caller's patience, too. */
+static bool dial_is_refused(const race *r, unsigned refusals, uint64_t refused_for_ns) {
+  const int64_t most = r->d->settings->SOCKET_RETRY_CNT;
+  return most >= 0 ? refusals > most : refusals >= REFUSALS && refused_for_ns >= r->d->patience_ns;
+}
+
+/* NCCL_SOCKET_RETRY_SLEEP_MSEC; else the caller's backoff. */
+static uint64_t dial_pause_ns(const race *r, unsigned refusals, unsigned backoff_ms) {
+  const int64_t first = r->d->settings->SOCKET_RETRY_SLEEP;
+  return (first < 0 ? backoff_ms : (uint64_t)first * (refusals ? refusals : 1)) * 1000000u;
+}
+
 uint64_t hk_boot_report_ns(const hk_settings *settings) {
   int64_t watchdog = settings->WATCHDOG;
   return (uint64_t)(!watchdog ? INT32_MAX : watchdog < REPORT_SECONDS ? watchdog : REPORT_SECONDS) * 1000000000u;
@@ -315,7 +327,7 @@ hk_status hk_boot_dial(const hk_dialing *d, int *fd) {
      * listens, and a slow machine gets as many tries as a fast one. */
     refusals = r.hard ? 0 : refusals + 1;
     if (refusals == 1) refused_ns = now;
-    if (late || (refusals >= REFUSALS && now - refused_ns >= d->patience_ns))
+    if (late || dial_is_refused(&r, refusals, now - refused_ns))
       return HK_FAIL(HK_ERR_REMOTE, "cannot reach %s after %.1f s (%s); %s", d->whom, (double)(now - r.since_ns) * 1e-9,
                      r.why, d->advice);
     if (d->reports && !reported && now - r.since_ns > hk_boot_report_ns(d->settings)) {
@@ -323,7 +335,7 @@ hk_status hk_boot_dial(const hk_dialing *d, int *fd) {
       reported = true;
     }
     HK_TRACE(HK_SUB_BOOTSTRAP, "%s not reached (%s), trying again", d->whom, r.why);
-    HK_OR_RETURN(hk_wait_nap(&r.w, -1, backoff * 1000000ull));
+    HK_OR_RETURN(hk_wait_nap(&r.w, -1, dial_pause_ns(&r, refusals, backoff)));
     backoff = backoff < BACKOFF_LAST_MS ? 2 * backoff : BACKOFF_LAST_MS;
   }
   return HK_OK;

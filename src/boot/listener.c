@@ -239,7 +239,7 @@ static hk_status listener_own_addresses(const hk_settings *settings, hk_contact 
   hk_status rc = HK_OK;
   hk_iface list[IFACES];
   int n = IFACES;
-  HK_OR_RETURN(hk_ifaces(settings, list, &n, toward));
+  HK_OR_RETURN(hk_control_ifaces(settings, list, &n, toward));
   c->n = 0;
   for (int pass = 0; pass < 2 && !c->n; pass++)
     for (int i = 0; i < n && c->n < HK_BOOT_ADDRS; i++)

@@ -108,13 +108,13 @@ hk_status hk_options_read(const hk_settings *s, const ncclConfig_t *given, hk_co
   o->no_captures = f->graphUsageMode == 0;
   o->mixes_graphs = s->GRAPH_MIXING >= 0 ? s->GRAPH_MIXING != 0 : config_or_default(f->graphUsageMode, 2) == 2;
   o->collnet = config_set_or(s->COLLNET_ENABLE, 0, f->collnetEnable, 0) != 0;
-  o->min_ctas = config_or_default(f->minCTAs, 0);
-  o->max_ctas = config_or_default(f->maxCTAs, 0);
+  o->min_ctas = config_set_or(s->MIN_CTAS, 1, f->minCTAs, 0);
+  o->max_ctas = config_set_or(s->MAX_CTAS, 1, f->maxCTAs, 0);
   o->traffic_class = config_or_default(f->trafficClass, -1);
   o->batch_invariant = -1;
-  o->rma_contexts = config_set_or(s->NUM_RMA_CTX, 0, f->numRmaCtx, 1);
+  o->rma_contexts = s->RMA_DISABLE ? 0 : config_set_or(s->NUM_RMA_CTX, 0, f->numRmaCtx, 1);
   o->rma_signals = config_or_default(f->numRmaSig, 1);
-  o->rma_eager = config_or_default(f->rmaEagerInit, 0) != 0;
+  o->rma_eager = config_set_or(s->RMA_EAGER_INIT, 0, f->rmaEagerInit, 0) != 0;
   o->split_share = config_set_or(s->SPLIT_SHARE, 0, f->splitShare, 0) != 0;
   o->shrink_share = config_set_or(s->SHRINK_SHARE, 0, f->shrinkShare, 0) != 0;
   o->p2p_peers = config_set_or(s->MAX_P2P_PEERS, 1, f->maxP2pPeers, 0);

@@ -31,7 +31,12 @@ hk_status hk_consistency_publish(ncclComm_t c, void *fact) {
   f->nslots = (uint64_t)c->settings->SLOTS;
   memcpy(f->agreement, s->overrides->agreement, sizeof f->agreement);
   f->agreement[HK_AGREE_BATCH_INVARIANT] = c->redop_flags;
-  const int settings[] = {o->nvls_ctas, o->net_channels, o->nvlink_first, o->policy & NCCL_CTA_POLICY_EFFICIENCY};
+  const int64_t settings[] = {o->nvls_ctas,
+                              o->net_channels,
+                              o->nvlink_first,
+                              o->policy & NCCL_CTA_POLICY_EFFICIENCY,
+                              c->settings->WIN_ENABLE,
+                              c->settings->LSA_TEAM_SIZE};
   for (size_t i = 0; i < HK_ARRAY_LENGTH(settings); i++)
     f->agreement[HK_AGREE_CONFIG] = hk_hash_mix(f->agreement[HK_AGREE_CONFIG], (uint64_t)settings[i]);
   f->agreement[HK_AGREE_COLLNET] = o->collnet ? 1 + (uint64_t)c->settings->COLLNET_NODE_THRESHOLD : 0;

@@ -7,6 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 #include "../base/log.h"
+#include "../base/param.h"
 #include "../boot/bootstrap.h"
 #include "../boot/host.h"
 #include "../core/backend.h"
@@ -127,7 +128,7 @@ out:
 hk_status hk_rings_agree(ncclComm_t c, const hk_ring_settings *set, const hk_host_rows *rows, bool child,
                          hk_joined **out) {
   hk_status rc = HK_OK;
-  bool dumps = set->dump_file && *set->dump_file && c->rank == 0 && !child;
+  bool dumps = set->dump_file && *set->dump_file && c->rank == c->settings->GRAPH_DUMP_FILE_RANK && !child;
   bool reads = set->graph_file && *set->graph_file && c->nranks > 1;
   bool joins = reads || (c->backend->ring_orders && c->nranks > 1);
   hk_topo *seen = NULL;

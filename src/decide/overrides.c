@@ -10,7 +10,8 @@
 const char *const hk_consistency_names[HK_AGREE_COUNT] = {
     [HK_AGREE_ALGO] = "NCCL_ALGO",
     [HK_AGREE_PROTO] = "NCCL_PROTO",
-    [HK_AGREE_CHANNELS] = "NCCL_MIN_NCHANNELS, NCCL_MAX_NCHANNELS, or minCTAs and maxCTAs of ncclConfig_t",
+    [HK_AGREE_CHANNELS] =
+        "NCCL_MIN_NCHANNELS, NCCL_MAX_NCHANNELS, NCCL_MIN_CTAS, NCCL_MAX_CTAS, or minCTAs and maxCTAs of ncclConfig_t",
     [HK_AGREE_TUNING_FILE] = "HOCKET_TUNING_FILE (what the file says)",
     [HK_AGREE_PROGRAMS] = "HOCKET_PROGRAMS (the files in the folder) or HOCKET_PROGRAMS_BY_PLACE",
     [HK_AGREE_GRAPH_FILE] = "NCCL_GRAPH_FILE",
@@ -19,7 +20,8 @@ const char *const hk_consistency_names[HK_AGREE_COUNT] = {
     [HK_AGREE_GDR_LEVEL] = "NCCL_NET_GDR_LEVEL",
     [HK_AGREE_CONFIG] =
         ("nvlsCTAs, nChannelsPerNetPeer, nvlinkCentricSched or CTAPolicy of ncclConfig_t, or the variables "
-         "that set them (NCCL_NVLS_NCHANNELS, NCCL_NCHANNELS_PER_NET_PEER, NCCL_CTA_POLICY, ...)"),
+         "that set them (NCCL_NVLS_NCHANNELS, NCCL_NCHANNELS_PER_NET_PEER, NCCL_CTA_POLICY, ...), NCCL_WIN_ENABLE or "
+         "NCCL_LSA_TEAM_SIZE"),
     [HK_AGREE_COLLNET] = "NCCL_COLLNET_ENABLE, NCCL_COLLNET_NODE_THRESHOLD, or collnetEnable of ncclConfig_t",
     [HK_AGREE_BATCH_INVARIANT] = "HOCKET_BATCH_INVARIANT (or hocketCommSetBatchInvariant on the parent)",
 };

@@ -6,6 +6,7 @@
 #include <unistd.h>
 #include "../base/array.h"
 #include "../base/log.h"
+#include "../base/param.h"
 #include "../device/host.h"
 #include "../rma/windows.h"
 #include "../transport/device_links.h"
@@ -72,7 +73,7 @@ static int window_common_divisor(int a, int b) { return b ? window_common_diviso
 
 /* The largest size of equal teams: the ranks of a team are successive and on one host. */
 static int window_team_size(ncclComm_t c) {
-  int size = 0;
+  int size = (int)c->settings->LSA_TEAM_SIZE; /* equal on all ranks: hk_consistency_compare */
   for (int r = 0, run = 0; r < c->nranks; r++) {
     run++;
     if (r + 1 < c->nranks && c->peers[r + 1].host == c->peers[r].host) continue;
@@ -87,7 +88,7 @@ static int window_first_of_team(ncclComm_t c) { return c->rank - c->rank % c->ls
 void hk_gpu_windows_begin(ncclComm_t c, const hk_facts *facts) {
   hk_gpu *g = hk_gpu_of(c);
   size_t most = 1;
-  g->windows->usable = true;
+  g->windows->usable = c->settings->WIN_ENABLE != 0;
   for (int r = 0; r < c->nranks; r++) {
     const hk_gpu_fact *f = hk_gpu_fact_of(facts, r);
     g->windows->usable = g->windows->usable && f->by_fd;

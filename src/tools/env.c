@@ -200,8 +200,10 @@ static int env_check_names(int nargs, char **args) {
     unsigned distance;
     const char *nearest = hk_param_nearest(args[k], names, HK_P_COUNT, &distance);
     if (nearest && distance == 0) continue;
-    if (hk_param_inert(args[k]) || hk_param_inert_family(args[k]))
-      return hk_tool_wrong("%s is a variable of NCCL or its plugins that has no effect in Hocket", args[k]);
+    const char *why = hk_param_inert(args[k]);
+    if (!why) why = hk_param_inert_family(args[k]);
+    if (why)
+      return hk_tool_wrong("%s is a variable of NCCL or its plugins that has no effect in Hocket: %s", args[k], why);
     if (nearest) return hk_tool_wrong("%s is no parameter; did you mean %s?", args[k], nearest);
     return hk_tool_wrong("%.100s... is no parameter", args[k]);
   }

@@ -185,7 +185,8 @@ static bool relay_reachable(hk_transport_state *state, int peer, char *why, size
   if (s->routes[peer].to >= 0 && s->routes[peer].from >= 0) return true;
   bool off = s->off[peer] == OFF_PXN || s->off[e->rank] == OFF_PXN;
   snprintf(why, why_bytes, "%s; %s", cause,
-           off ? "NCCL_PXN_DISABLE=0 lets other ranks pass it on" : "no third rank of their hosts reaches both");
+           off ? "NCCL_PXN_DISABLE=0 and NCCL_P2P_PXN_LEVEL=2 let other ranks pass it on"
+               : "no third rank of their hosts reaches both");
   return false;
 }
 
@@ -195,7 +196,7 @@ static hk_status relay_attach(const hk_transport_env *env, hk_transport_state **
   relay_state *s = calloc(1, sizeof *s);
   if (!s) return HK_FAIL_ERRNO("no memory for the relays of rank %d", env->rank);
   s->base = (hk_transport_state){&hk_transport_relay, env};
-  if (env->settings->PXN_DISABLE)
+  if (env->settings->PXN_DISABLE || !env->settings->P2P_PXN_LEVEL)
     ((relay_fact *)fact)->off = OFF_PXN;
   else if (env->settings->SHM_DISABLE)
     ((relay_fact *)fact)->off = OFF_SHM;

@@ -7,6 +7,7 @@
 #include <pthread.h>
 #include "../../src/base/log.h"
 #include "../../src/base/param.h"
+#include "../../src/base/wait.h"
 #include "../../src/transport/net/ib/ib_port.h"
 #include "../support/scratch.h"
 #include "../support/suite.h"
@@ -29,6 +30,9 @@ static const struct {
     {HK_P_NET_MERGE_LEVEL, "needs RDMA devices: rdma"},
     {HK_P_NET_FORCE_MERGE, "any text is a list of names, of devices that other hosts may have"},
     {HK_P_IB_ROOT, "for tests"},
+    {HK_P_IBVERBS_LIB, "needs RDMA devices: test_ib"},
+    {HK_P_NETDEVS_POLICY, "needs RDMA devices: test_ib_port"},
+    {HK_P_OOB_NET_IFNAME, "any text is a list of names, of RDMA devices, too: test_iface"},
 };
 static const char *exempted(hk_param_id id) {
   for (size_t i = 0; i < sizeof exempt / sizeof *exempt; i++)
@@ -117,6 +121,17 @@ TEST_LOOP(cannot_be_written, 2) {
   (void)run_two();
   ck_assert_msg(strstr(scratch_read("log"), "/no/such/folder/file.xml") != NULL, "%s: \"%s\"", name,
                 scratch_read("log"));
+  scratch_remove();
+}
+
+/* Rank 1 comes to the root half a second after rank 0. */
+TEST(ranks_come_one_after_another) {
+  environment("NCCL_UID_STAGGER_THRESHOLD", "1");
+  setenv("NCCL_UID_STAGGER_RATE", "2", 1);
+  hk_param_reload();
+  const uint64_t begin = hk_now_ns();
+  ck_assert_int_eq(run_two(), ncclSuccess);
+  ck_assert_uint_ge(hk_ago_ns(hk_now_ns(), begin), 500000000u);
   scratch_remove();
 }
 

@@ -156,6 +156,21 @@ TEST_LOOP(fails, HK_ARRAY_LENGTH(dials)) {
   if (row->manner == SILENT) ck_assert_int_eq(open_fds(), before + 1); /* the listener */
 }
 
+/* NCCL_SOCKET_RETRY_*: the n-th pause is n times the first one; the patience does not count. */
+TEST(retries_as_the_user_says) {
+  int fd;
+  setenv("NCCL_SOCKET_RETRY_CNT", "4", 1);
+  setenv("NCCL_SOCKET_RETRY_SLEEP_MSEC", "20", 1);
+  hk_param_reload();
+  start_as(&processes[0], CLOSES);
+  hk_dialing d = dialing_of(1);
+  d.patience_ns = 3600000000000u;
+  uint64_t begin = hk_now_ns();
+  ck_assert_int_eq(hk_boot_dial(&d, &fd), HK_ERR_REMOTE);
+  ck_assert_msg(seconds_since(begin) >= 0.02 * (1 + 2 + 3 + 4), "after %.3f s", seconds_since(begin));
+  ck_assert_int_eq(atomic_load(&processes[0].hellos), 5);
+}
+
 /* The second address is tried as soon as the first one fails, or after two seconds without an answer there. */
 TEST_LOOP(second_address, 3) {
   static const manner firsts[] = {ABSENT, STRANGER, SILENT};

@@ -257,4 +257,12 @@ TEST(is_content_with_short_queues) {
   ib_end();
 }
 
+TEST(a_library_of_the_user) {
+  char why[160];
+  setenv("NCCL_IBVERBS_LIB", "/no/such/libmine.so", 1);
+  hk_param_reload();
+  ck_assert_ptr_null(hk_ibv_load(why, sizeof why));
+  ck_assert_ptr_nonnull(strstr(why, "/no/such/libmine.so"));
+}
+
 int main(void) { return suite_main("ib_device", .timeout = 60); }

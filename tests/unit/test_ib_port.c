@@ -449,4 +449,19 @@ TEST(offers_whole_cards) {
   ck_assert_int_eq(hk_ib_offer(ports, 0, 0, 2, out), 0);
 }
 
+TEST(cards_of_a_rank) {
+  static const struct {
+    const char *text;
+    int most; /* -1: refused */
+  } rows[] = {{"", 0},       {"AUTO", 0},  {"all", 0},     {"MAX:2", 2}, {"max:1", 1},
+              {"MAX:0", -1}, {"MAX:", -1}, {"MAX:2x", -1}, {"TWO", -1}};
+  for (size_t i = 0; i < HK_ARRAY_LENGTH(rows); i++) {
+    int most;
+    setenv("NCCL_NETDEVS_POLICY", rows[i].text, 1);
+    hk_param_reload();
+    ck_assert_int_eq(hk_ib_cards_of(hk_settings_now(), &most), rows[i].most < 0 ? HK_ERR_USAGE : HK_OK);
+    if (rows[i].most >= 0) ck_assert_int_eq(most, rows[i].most);
+  }
+}
+
 int main(void) { return suite_main("ib_port"); }

@@ -294,6 +294,23 @@ TEST_LOOP(no_names, 7) {
   ck_assert_ptr_nonnull(strstr(hk_last_error(), "names no interface"));
 }
 
+/* Other interfaces for control connections; a name of an RDMA device leaves the usual ones. */
+TEST_LOOP(of_control, 3) {
+  static const char *const names[] = {"=eth1", "mlx5_0", ""};
+  add("eth0", "10.0.0.1", NULL, RUNS);
+  add("eth1", "10.1.0.1", NULL, RUNS);
+  setenv("NCCL_SOCKET_IFNAME", "eth0", 1);
+  setenv("NCCL_OOB_NET_IFNAME", names[_i], 1);
+  for (int on = 0; on < 2; on++) {
+    setenv("NCCL_OOB_NET_ENABLE", on ? "1" : "0", 1);
+    hk_param_reload();
+    nfound = ROOM;
+    ck_assert_int_eq(hk_control_ifaces(hk_settings_now(), found, &nfound, NULL), HK_OK);
+    ck_assert_int_eq(nfound, 1);
+    ck_assert_str_eq(found[0].name, on && _i == 0 ? "eth1" : "eth0");
+  }
+}
+
 TEST(refused) {
   ck_assert_int_eq(scan(), HK_ERR_SYSTEM);
   ck_assert_ptr_nonnull(strstr(hk_last_error(), "no network interface of this host is up"));

@@ -209,7 +209,7 @@ TEST(a_misspelling_is_told_once) {
 TEST(inert_names_are_no_misspellings) {
   static const char *const names[] = {
       "NCCL_IB_HCA",       "NCCL_PXN_DISABLE",  "NCCL_IB_DISABLE",    "NCCL_NVLS_ENABLE",  "NCCL_P2P_LEVEL",
-      "NCCL_NET_PLUGIN",   "NCCL_IB_NEW_THING", "NCCL_VERSION",       "NCCL_CUMEM_ENABLE", "NCCL_SOCKET_RETRY_CNT",
+      "NCCL_NET_PLUGIN",   "NCCL_IB_NEW_THING", "NCCL_VERSION",       "NCCL_CUMEM_ENABLE", "NCCL_SOCKET_INLINE",
       "NCCL_TESTS_DEVICE", "NCCL_LL_BUFFSIZE",  "HOCKET_TEST_SECONDS"};
   for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) setenv(names[i], "1", 1);
   setenv("NCCL_SOMEBODYS_PLUGIN_VARIABLE", "1", 1);

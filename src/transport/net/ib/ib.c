@@ -73,6 +73,7 @@ static hk_status ib_init(const hk_transport_env *env, void **out, void *fact) {
   x->scarce = hk_ib_memory_is_scarce();
   x->fifo_class = (int)env->settings->IB_FIFO_TC;
   HK_TRY(hk_ib_gid_filter_of(env->settings, &x->filter), out);
+  HK_TRY(hk_ib_cards_of(env->settings, &x->most_cards), out);
   x->nports = hk_ib_ports(env->settings, x->ports, &x->nnear, hk_ibv_opens, (void *)(uintptr_t)x->api, why, sizeof why);
   for (int i = 0; i < x->nports; i++) {
     const hk_ib_port *p = &x->ports[i];

@@ -59,6 +59,7 @@ struct hk_ib_ctx {
   hk_ib_gid_filter filter;
   int fifo_class; /* NCCL_IB_FIFO_TC */
   int nports, nnear, local;
+  int most_cards; /* NCCL_NETDEVS_POLICY: of a rank's channels; 0: all that are near */
   hk_ib_port ports[HK_IB_PORTS];
   int ndevices;
   hk_ib_device devices[HK_IB_PORTS];

@@ -180,6 +180,19 @@ out:
   return rc;
 }
 
+hk_status hk_ib_cards_of(const hk_settings *set, int *most) {
+  const char *text = set->NETDEVS_POLICY;
+  char *end;
+  *most = 0;
+  if (!text || !strcasecmp(text, "AUTO") || !strcasecmp(text, "ALL")) return HK_OK;
+  const long n = strncasecmp(text, "MAX:", 4) ? 0 : strtol(text + 4, &end, 10);
+  if (n < 1 || n > HK_IB_PORTS || *end)
+    return HK_FAIL(HK_ERR_USAGE, "NCCL_NETDEVS_POLICY='%.60s': write AUTO, ALL or MAX:N, N from 1 to %d", text,
+                   HK_IB_PORTS);
+  *most = (int)n;
+  return HK_OK;
+}
+
 int hk_ib_offer(const hk_ib_port *ports, int n, int nnear, int turn, hk_ib_port out[HK_IB_OFFERED]) {
   int begins[HK_IB_PORTS + 1], ncards = 0, near = 0, offered = 0;
   for (int i = 0; i < n; i++) {

@@ -77,6 +77,10 @@ hk_status hk_ib_merge(const struct hk_settings *set, const char *root, hk_ib_por
  * card, and then with another port. Returns their number. */
 int hk_ib_offer(const hk_ib_port *ports, int n, int nnear, int turn, hk_ib_port out[HK_IB_OFFERED]);
 
+/* NCCL_NETDEVS_POLICY: the most cards that a rank's channels use, 0 for all that are near; HK_ERR_USAGE if its value is
+ * not valid. */
+hk_status hk_ib_cards_of(const struct hk_settings *set, int *most);
+
 /* The user's restrictions of GIDs, from parameters. */
 typedef struct hk_ib_gid_filter {
   int index;   /* -1: any */

@@ -18,7 +18,8 @@ static hk_status step_send_hello(hk_ib_conn *c) {
   hk_ib_control_begin(c);
   /* Ranks of a host, and channels of a rank, begin with different near ports. Each path of a connection registers the
    * same memory again, so there is only one if locked memory is scarce. */
-  c->ports.nmine = hk_ib_offer(x->ports, x->nports, x->nnear, x->local + c->channel, c->ports.mine);
+  c->ports.nmine = hk_ib_offer(x->ports, x->nports, x->nnear,
+                               x->local + (x->most_cards ? c->channel % x->most_cards : c->channel), c->ports.mine);
   for (int i = 0; i < c->ports.nmine && x->scarce; i++) c->ports.mine[i].card = (uint8_t)i;
   m.hello.nports = (uint32_t)c->ports.nmine;
   m.hello.nqps = (uint32_t)c->ctx->env->settings->IB_QPS_PER_CONNECTION;

@@ -6,6 +6,7 @@
 #include <string.h>
 #include "../../../base/dl.h"
 #include "../../../base/log.h"
+#include "../../../base/param.h"
 #include "../../../base/status.h"
 
 static hk_ibv functions;
@@ -21,8 +22,10 @@ static hk_dl library = {.files = {"libibverbs.so.1", "libibverbs.so"},
                         .subs = HK_SUB_INIT | HK_SUB_NET};
 
 const hk_ibv *hk_ibv_load(char *why, size_t why_bytes) {
-  if (!hk_dl_load(&library)) {
+  const char *chosen = hk_param_str(HK_P_IBVERBS_LIB);
+  if (!hk_dl_load_chosen(&library, chosen)) {
     snprintf(why, why_bytes, "%s", library.why);
+    if (chosen && *chosen) HK_WARN_ONCE("NCCL_IBVERBS_LIB: %s", library.why);
     return NULL;
   }
   /* Memory that a card writes to must keep its pages when this process forks. Only the first call has an effect. */

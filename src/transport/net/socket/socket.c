@@ -162,11 +162,21 @@ static void socket_describe_route(socket_ctx *x, hk_socket_wire *w) {
            *w->iface ? ", interface " : "", w->iface);
 }
 
+/* The kernel cuts it to net.core.rmem_max, wmem_max. */
+static void socket_set_buffer(int fd, int option, int64_t bytes) {
+  const int n = (int)bytes;
+  if (bytes > 0 && setsockopt(fd, SOL_SOCKET, option, &n, sizeof n) != 0)
+    HK_INFO(HK_SUB_NET, "%s of %d bytes: %s", option == SO_RCVBUF ? "NCCL_SOCKET_RCVBUF" : "NCCL_SOCKET_SNDBUF", n,
+            strerror(errno));
+}
+
 /* The connection has one more socket. */
 static void socket_add_socket(socket_ctx *x, hk_socket_conn *c, int fd) {
   hk_socket_wire *w = &c->wires[c->nconnected++];
   w->fd = fd;
   socket_set_options(x, c->peer, fd);
+  socket_set_buffer(fd, SO_RCVBUF, x->env->settings->SOCKET_RCVBUF);
+  socket_set_buffer(fd, SO_SNDBUF, x->env->settings->SOCKET_SNDBUF);
   socket_describe_route(x, w);
 }
 
