@@ -12,6 +12,7 @@
 #include "../transport/registry.h"
 #include "../transport/transport.h"
 #include "consistency.h"
+#include "diagnose.h"
 #include "hosts.h"
 #include "programs.h"
 #include "topology.h"
@@ -22,6 +23,7 @@ typedef struct hk_row {
   uint64_t cpus[HK_CPU_WORDS];
   uint64_t agree[HK_AGREE_FACT_BYTES / sizeof(uint64_t)];     /* hk_consistency_publish */
   uint64_t shm_off;                                           /* NCCL_SHM_DISABLE */
+  uint64_t diagnose;                                          /* hk_diagnose_wanted */
   uint64_t backend[HK_BACKEND_FACT_BYTES / sizeof(uint64_t)]; /* from its attach */
   hk_topology_fact topology;
   unsigned char facts[]; /* of the transports: hk_wire_fact_bytes */
@@ -41,6 +43,7 @@ static void exchange_fill_row(ncclComm_t c, hk_row *row) {
                         .pid_space = hk_process_space(),
                         .device = c->device};
   hk_hosts_publish(c, row->cpus, &row->shm_off);
+  row->diagnose = hk_diagnose_wanted(c->settings);
   c->peers[c->rank] = row->peer;
 }
 
@@ -101,6 +104,10 @@ hk_status hk_comm_exchange(ncclComm_t c, bool child) {
   HK_TRY(hk_bootstrap_barrier(c->bootstrap), out);
   hk_wire_share_failures(c);
   hk_hosts_joined(c);
+  /* Rank 0 reports, and all ranks take part, so rank 0's variables decide. */
+  const uint64_t diagnose = ((const hk_row *)(const void *)rows)->diagnose;
+  if (diagnose & HK_DIAGNOSE_SETTINGS) HK_TRY(hk_diagnose_settings(c), out);
+  if (diagnose & HK_DIAGNOSE_LINKS) HK_TRY(hk_diagnose_links(c), out);
 out:
   hk_bootstrap_begin(c->bootstrap, HK_PHASE_IDLE, NULL);
   free(rows);

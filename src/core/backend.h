@@ -33,6 +33,16 @@ struct ncclComm;
 /* Size of the fact in which a rank describes its backend to the other ranks at init. It is part of the wire format. */
 enum { HK_BACKEND_FACT_BYTES = 56 };
 
+/* The GPU of a rank, for diagnostics. */
+typedef struct hk_backend_device {
+  char name[64], driver[32]; /* driver: of NVIDIA; empty: not known */
+  int count;                 /* GPUs of the host that this process sees */
+  int cuda;                  /* the version that the driver supports, 12080 */
+  int links, links_up;       /* NVLinks */
+  bool ecc_known;
+  uint64_t corrected, uncorrected; /* memory errors since the driver started */
+} hk_backend_device;
+
 /* ncclCommSuspend, ncclCommResume, ncclCommMemStats. */
 typedef struct hk_suspension_ops {
   /* suspend releases memory, resume allocates it again: by all ranks together, while nothing runs. */
@@ -132,6 +142,11 @@ typedef struct hk_backend {
   /* Prepares one-sided operations, if join has set ncclComm.one_sided. All ranks call it together: for each window, and
    * at the end of init if the user asks for that. NULL: rma/rma.h carries them out. */
   hk_status (*rma_begin)(struct ncclComm *c);
+
+  /* For diagnostics. inspect: the rank's GPU; NULL: there is none. copy: between host memory and memory of `alloc`,
+   * after the work of the legacy stream; NULL: calls use any memory. */
+  void (*inspect)(struct ncclComm *c, hk_backend_device *out);
+  hk_status (*copy)(struct ncclComm *c, void *to, const void *from, size_t bytes);
 
   /* NULL: suspend has nothing to release. */
   const hk_suspension_ops *suspension;

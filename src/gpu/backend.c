@@ -4,6 +4,7 @@
 #include "../base/thread.h"
 #include "../core/call.h"
 #include "../decide/machine.h"
+#include "../topo/detect.h"
 #include "../topo/join.h"
 #include "../transport/cuda/multicast.h"
 #include "buffer.h"
@@ -91,6 +92,29 @@ static hk_status backend_run_one(const hk_call *call) {
   return rc;
 }
 
+/* ---- diagnostics ---- */
+
+static void backend_inspect(ncclComm_t c, hk_backend_device *out) {
+  const hk_device_limits *l = &hk_gpu_of(c)->device->limits;
+  hk_nvml_gpu seen;
+  snprintf(out->name, sizeof out->name, "%s", l->name);
+  out->count = hk_gpu_count();
+  out->cuda = l->driver;
+  if (!hk_nvml_look(l->bus_id, &seen)) return;
+  snprintf(out->driver, sizeof out->driver, "%s", seen.driver);
+  out->links = seen.links;
+  out->links_up = seen.links_up;
+  out->ecc_known = seen.ecc_known;
+  out->corrected = seen.corrected;
+  out->uncorrected = seen.uncorrected;
+}
+
+static hk_status backend_copy(ncclComm_t c, void *to, const void *from, size_t bytes) {
+  hk_device *d = hk_gpu_of(c)->device;
+  HK_OR_RETURN(d->ops->copy(d, to, from, bytes, NULL));
+  return d->ops->wait(d, NULL);
+}
+
 static hk_status backend_look(ncclComm_t c) { return hk_gpu_poll_health(c, true); }
 
 /* ---- registered memory ---- */
@@ -129,6 +153,8 @@ const hk_backend hk_backend_gpu = {
     .slot_bytes = backend_slot_bytes,
     .switch_reduces = hk_gpu_switch_reduces,
     .check = backend_check,
+    .inspect = backend_inspect,
+    .copy = backend_copy,
     .suspension = &hk_gpu_suspension,
     .run_one = backend_run_one,
     .run_group = hk_gpu_run,

@@ -25,3 +25,12 @@ unsigned hk_topo_detect_order(const struct hk_settings *settings);
 /* This machine as the library sees it: detection merged with NCCL_TOPO_FILE, or else with the file that services of a
  * virtual machine write for NCCL. */
 hk_status hk_topo_detect_with_file(const struct hk_settings *settings, hk_topo **out, unsigned flags);
+
+/* A GPU as NVML sees it now; false: NVML is not there, or does not know the GPU. */
+typedef struct hk_nvml_gpu {
+  char driver[32];     /* version; empty: not known */
+  int links, links_up; /* NVLinks */
+  bool ecc_known;
+  uint64_t corrected, uncorrected; /* memory errors since the driver started */
+} hk_nvml_gpu;
+bool hk_nvml_look(const char *bus_id, hk_nvml_gpu *out);

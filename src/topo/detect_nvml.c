@@ -4,6 +4,7 @@
 #include <string.h>
 #include "../base/dl.h"
 #include "../base/log.h"
+#include "detect.h"
 #include "detect_scan.h"
 
 typedef struct nvml_device *device_t;
@@ -67,6 +68,8 @@ enum {
   MAY(int, fields, (device_t, int n, nvml_field *), "nvmlDeviceGetFieldValues")                                        \
   MAY(int, p2p, (device_t, device_t, int which, int *status), "nvmlDeviceGetP2PStatus")                                \
   MAY(int, fabric, (device_t, nvml_fabric *), "nvmlDeviceGetGpuFabricInfoV")                                           \
+  MAY(int, driver, (char *, unsigned bytes), "nvmlSystemGetDriverVersion")                                             \
+  MAY(int, ecc, (device_t, int kind, int counter, unsigned long long *), "nvmlDeviceGetTotalEccErrors")                \
   MAY(int, mig, (device_t, unsigned *now, unsigned *pending), "nvmlDeviceGetMigMode")
 typedef struct api {
   NVML_CALLS(HK_DL_MEMBER, HK_DL_MEMBER)
@@ -241,4 +244,28 @@ hk_status hk_scan_nvml(hk_detect_scan *s, bool *there) {
 out:
   if (nvml.shutdown) nvml.shutdown();
   return rc;
+}
+
+bool hk_nvml_look(const char *bus_id, hk_nvml_gpu *out) {
+  enum { CORRECTED = 0, UNCORRECTED = 1, VOLATILE = 0 };
+  device_t d;
+  unsigned long long errors[2] = {0, 0};
+  memset(out, 0, sizeof *out);
+  if (!hk_dl_load(&library) || nvml.init() != 0) return false;
+  const bool found = nvml.by_bus_id(bus_id, &d) == 0;
+  if (found) {
+    if (nvml.driver && nvml.driver(out->driver, sizeof out->driver) != 0) out->driver[0] = '\0';
+    out->driver[sizeof out->driver - 1] = '\0';
+    for (unsigned link = 0; nvml.link_state && link < LINK_LIMIT; link++) {
+      int active = 0;
+      if (nvml.link_state(d, link, &active) != 0) continue;
+      out->links++;
+      out->links_up += active != 0;
+    }
+    out->ecc_known = nvml.ecc && nvml.ecc(d, CORRECTED, VOLATILE, &errors[CORRECTED]) == 0 &&
+                     nvml.ecc(d, UNCORRECTED, VOLATILE, &errors[UNCORRECTED]) == 0;
+    if (out->ecc_known) out->corrected = errors[CORRECTED], out->uncorrected = errors[UNCORRECTED];
+  }
+  if (nvml.shutdown) nvml.shutdown();
+  return found;
 }

@@ -19,6 +19,7 @@ typedef struct fake_gpu {
   unsigned c2c_links, c2c_mbps;
   unsigned char cluster[16];
   unsigned clique;
+  unsigned long long errors[2]; /* of memory: corrected, uncorrected */
 } fake_gpu;
 typedef struct fake_machine {
   int ngpus, fails; /* fails: the error that initialising gives */
@@ -29,7 +30,7 @@ typedef struct fake_machine {
 } fake_machine;
 
 /* For programs that are started with the fakes in LD_LIBRARY_PATH: HOCKET_TEST_GPUS=GPUS:SM:NVLINKS:FAR, as
- * 8:90:18:hidden. */
+ * 8:90:18:hidden. HOCKET_TEST_ECC=CORRECTED:UNCORRECTED errors, and one NVLink down, of the last GPU. */
 static inline void fake_from_environment(fake_machine *m) {
   const char *text = getenv("HOCKET_TEST_GPUS");
   int n, sm, links;
@@ -42,5 +43,8 @@ static inline void fake_from_environment(fake_machine *m) {
     g->nlinks = links < FAKE_LINK_LIMIT ? links : FAKE_LINK_LIMIT;
     for (int k = 0; k < g->nlinks; k++) snprintf(g->far[k], sizeof g->far[k], "%s", far);
   }
+  fake_gpu *last = &m->gpu[m->ngpus ? m->ngpus - 1 : 0];
+  text = getenv("HOCKET_TEST_ECC");
+  if (text && sscanf(text, "%llu:%llu", &last->errors[0], &last->errors[1]) == 2) last->down = 1;
 }
 #endif

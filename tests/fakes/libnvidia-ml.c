@@ -37,6 +37,8 @@ EXPORT int nvmlDeviceGetCudaComputeCapability(fake_gpu *g, int *major, int *mino
 EXPORT int nvmlDeviceGetNvLinkState(fake_gpu *g, unsigned link, int *active);
 EXPORT int nvmlDeviceGetNvLinkRemotePciInfo_v2(fake_gpu *g, unsigned link, pci_info *out);
 EXPORT int nvmlDeviceGetNvLinkRemoteDeviceType(fake_gpu *g, unsigned link, int *type);
+EXPORT int nvmlSystemGetDriverVersion(char *text, unsigned bytes);
+EXPORT int nvmlDeviceGetTotalEccErrors(fake_gpu *g, int kind, int counter, unsigned long long *n);
 EXPORT int nvmlDeviceGetFieldValues(fake_gpu *g, int n, field_value *f);
 EXPORT int nvmlDeviceGetP2PStatus(fake_gpu *a, fake_gpu *b, int which, int *status);
 EXPORT int nvmlDeviceGetGpuFabricInfoV(fake_gpu *g, fabric_info *f);
@@ -89,6 +91,15 @@ int nvmlDeviceGetNvLinkRemoteDeviceType(fake_gpu *g, unsigned link, int *type) {
   const char *far = g->far[link];
   *type = !strcmp(far, "switch") ? 2 : !strcmp(far, "cpu") ? 1 : 0;
   if (!strcmp(far, "hidden")) *type = 255;
+  return 0;
+}
+int nvmlSystemGetDriverVersion(char *text, unsigned bytes) {
+  snprintf(text, bytes, "580.65.06");
+  return 0;
+}
+int nvmlDeviceGetTotalEccErrors(fake_gpu *g, int kind, int counter, unsigned long long *n) {
+  if (counter != 0 || (kind != 0 && kind != 1)) return NOT_SUPPORTED;
+  *n = g->errors[kind];
   return 0;
 }
 int nvmlDeviceGetFieldValues(fake_gpu *g, int n, field_value *f) {
