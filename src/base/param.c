@@ -135,14 +135,18 @@ static void param_check_name(const char *name, const char *origin) {
     if (!strcmp(name, row_names[i])) return;
   unsigned distance;
   complaint **from = table.complaints_end;
+  const char *why = hk_param_inert(name);
+  if (why) {
+    param_complain(HK_LOG_INFO, "%.100s (%s) is known and has no effect in this library: %s", name, origin, why);
+    return;
+  }
   const char *meant, *nearest = hk_param_nearest(name, row_names, HK_P_COUNT, &distance);
   bool misspelt = nearest && hk_param_misspelt(name, distance);
   if (!misspelt && !strncmp(name, "NCCL_", 5) && (meant = hk_param_begins_like(name, row_names, HK_P_COUNT))) {
     nearest = meant;
     misspelt = true;
   }
-  const char *why = hk_param_inert(name);
-  if (!why && !misspelt) why = hk_param_inert_family(name);
+  if (!misspelt) why = hk_param_inert_family(name);
   if (why)
     param_complain(HK_LOG_INFO, "%.100s (%s) is known and has no effect in this library: %s", name, origin, why);
   else if (misspelt)

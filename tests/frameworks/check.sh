@@ -119,6 +119,16 @@ for part in examples ${NCCL_TESTS:+build collectives threads types device proces
   wanted "$name" && judge "$name" $here/nvidia.sh "$part"
 done
 
+# The variables that NVIDIA's newest library names: a new one is to be added to the list, and to params.def or params_inert.def.
+if wanted variables; then
+  nvidia=$folder/nccl-2.32.3/nvidia/nccl/lib/libnccl.so.2
+  if [ ! -e "$nvidia" ] && reachable; then
+    python3 -m pip download -q --no-deps -d "$folder/nccl-2.32.3" nvidia-nccl-cu13==2.32.3 >"$folder/log" 2>&1 &&
+      python3 -m zipfile -e "$folder"/nccl-2.32.3/*.whl "$folder/nccl-2.32.3" && rm "$folder"/nccl-2.32.3/*.whl
+  fi
+  if [ -e "$nvidia" ]; then judge variables python3 -B $here/nccl_variables.py "$nvidia"; else skip variables "NVIDIA's wheel cannot be had"; fi
+fi
+
 for version in ${TORCH:-2.15 2.14 2.12 2.11}; do
   name=torch-$version
   wanted "$name" || continue

@@ -222,6 +222,27 @@ TEST(inert_names_are_no_misspellings) {
   ck_assert_ptr_nonnull(strstr(log, "INFO HOCKET_MY_OWN_FOLDER (environment) is not known here"));
 }
 
+/* The names that NVIDIA's library has (tests/frameworks/nccl_variables.py) are known. */
+TEST(all_of_nccl_are_known) {
+  char name[128];
+  int n = 0;
+  FILE *f = fopen("tests/golden/nccl_variables.txt", "re");
+  ck_assert_ptr_nonnull(f);
+  while (fscanf(f, "%127s", name) == 1) {
+    if (!getenv(name)) setenv(name, "", 1); /* parameters stay as they are */
+    n++;
+  }
+  fclose(f);
+  ck_assert_int_gt(n, 250);
+  const char *log = complaints(), *at;
+  at = strstr(log, "NCCL WARN ");
+  ck_assert_msg(!at, "%.300s", at);
+  at = strstr(log, "is not known here");
+  ck_assert_msg(!at, "%.200s", at - 100);
+  ck_assert_ptr_nonnull(
+      strstr(log, "NCCL_CHECK_MODE (environment) is known and has no effect in this library: arguments"));
+}
+
 /* Every process of a job has the same environment: rank 0's warns, the others log it at INFO. */
 TEST_LOOP(names_are_told_by_one, 2) {
   setenv("HOCKET_SLOT", "x", 1);
