@@ -54,6 +54,7 @@ class Engine:
         self._batch: list[tuple[Call, Any, list[torch.Tensor], Callable[[], object] | None]] | None = None
         self._batch_parts: list[Work] = []
         self._error: BaseException | None = None
+        self.observed = False  # by PyTorch's flight recorder: an operation without a work would look as if it hung
         self.since: float | None = None  # when the blocking call under way began
         self.limit = timeout
         _watch.add(self)
@@ -106,7 +107,7 @@ class Engine:
         if finish is not None:
             with torch.no_grad():
                 finish()
-        return None
+        return Done(self, result) if self.observed else None
 
     def _keep(self, work: Work) -> None:
         """Its tensors live until it is over, even if the caller drops the work."""

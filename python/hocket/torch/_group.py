@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import operator
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -479,7 +480,8 @@ class LoneGroup(Operations, ProcessGroup):
 def create(store: Any, rank: int, size: int, timeout: float, name: str, beside: Any) -> Any:
     """What torch.distributed gets for one group: all members call it."""
     engine = Engine(store, rank, size, timeout, name)
-    alone = beside is None or _alone(beside)
+    engine.observed = _is_observed()
+    alone = beside is None or (_alone(beside) and not engine.observed)
     try:
         part = HocketBackend(engine)
     except TypeError as error:
@@ -488,6 +490,13 @@ def create(store: Any, rank: int, size: int, timeout: float, name: str, beside: 
         raise RuntimeError(f"PyTorch {torch.__version__} has no place for a backend of Python's beside another one: "
                            "init_process_group('hocket') works") from error
     return HocketGroup(engine, part) if alone else part
+
+
+def _is_observed() -> bool:
+    """Has the user asked for what PyTorch does around each operation? A group that is Hocket's own is called without
+    PyTorch's dispatcher, so its flight recorder and its checks would see nothing."""
+    size = os.environ.get("TORCH_FR_BUFFER_SIZE") or os.environ.get("TORCH_NCCL_TRACE_BUFFER_SIZE") or "0"
+    return size != "0" or os.environ.get("TORCH_DIST_NAN_CHECK") == "1"
 
 
 def _alone(group: Any) -> bool:
