@@ -119,6 +119,18 @@ for part in examples ${NCCL_TESTS:+build collectives threads types device proces
   wanted "$name" && judge "$name" $here/nvidia.sh "$part"
 done
 
+# Ray Train's hang detector, one file of its wheel, asks ncclras of a job on host memory.
+if wanted ray; then
+  reader=$folder/ray-2.60.0-nccl_ras.py
+  if [ ! -e "$reader" ] && reachable; then
+    python3 -B tests/headers/wheel_file.py ray 2.60.0 ray/train/v2/_internal/callbacks/nccl_ras.py >"$reader.part" 2>"$folder/log" &&
+      mv "$reader.part" "$reader"
+  fi
+  if [ ! -e "$reader" ]; then skip ray "Ray's wheel cannot be had"
+  elif [ ! -e "$HK_BUILD/python/hocket/lib/libhocket.so" ]; then skip ray "the Python package is not built: make python"
+  else judge ray env PYTHONPATH="$PWD/$HK_BUILD/python" python3 -B $here/ray_hangs.py "$reader" "$HK_BUILD/bin/ncclras"; fi
+fi
+
 # The variables that NVIDIA's newest library names: a new one is to be added to the list, and to params.def or params_inert.def.
 if wanted variables; then
   nvidia=$folder/nccl-2.32.3/nvidia/nccl/lib/libnccl.so.2

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PyTorch's own flight recorder sees the backend's operations, and its reader torchfrtrace finds the rank that has not made the last
-call. Rank 0 reads the dumps of all ranks."""
+"""PyTorch's own flight recorder sees the backend's operations, and its reader torchfrtrace finds the rank that has not
+made the last call. Rank 0 reads the dumps of all ranks."""
 import json
 import os
 import subprocess
@@ -11,7 +11,7 @@ os.environ["TORCH_FR_BUFFER_SIZE"] = "100"
 import torch
 import torch.distributed as dist
 
-import hocket.torch  # noqa: F401 (the backend)
+import hocket.torch
 
 try:
     from torch._C._distributed_c10d import _dump_fr_trace_file, _dump_fr_trace_json
@@ -29,6 +29,7 @@ def recorded():
 
 def main():
     folder = tempfile.TemporaryDirectory()
+    hocket.torch.register()
     dist.init_process_group("hocket")
     rank, size = dist.get_rank(), dist.get_world_size()
     late, store = size - 1, dist.distributed_c10d._get_default_store()
