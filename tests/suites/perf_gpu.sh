@@ -35,6 +35,16 @@ runs 1 put_perf -g 2 -b 1K -e 1K -G 3
 NCCL_P2P_DISABLE=1 NCCL_SHM_DISABLE=1 runs 2 all_reduce_perf -t 2 -b 1K -e 64K -f 64 # over the network, with the proxy
 NCCL_P2P_DISABLE=1 NCCL_SHM_DISABLE=1 runs 2 put_perf -t 2 -b 8 -e 200K -f 50
 NCCL_P2P_DISABLE=1 runs 2 put_perf -t 2 -b 8 -e 200K -f 50 -G 3
+# teams RANKS VARIABLE: four ranks on two GPUs have teams of so many ranks for the device API.
+teams() {
+  export "${2?}"
+  NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT runs 2 all_reduce_perf -t 4 -b 4 -e 4
+  unset "${2%%=*}"
+  grep -q "LSA teams of $1 ranks" "$out" || { echo "FAIL: $2: no LSA teams of $1 ranks"; bad=1; }
+}
+teams 4 NCCL_LSA_TEAM_SIZE=8
+teams 2 NCCL_LSA_TEAM_SIZE=6
+teams 1 NCCL_WIN_ENABLE=0
 awk -v n=4 -f tests/support/msccl-ring.awk >"$programs/ring.xml"
 HOCKET_PROGRAMS=$programs NCCL_ALGO=written runs 2 all_reduce_perf -t 4 -b 4 -e 1M -f 16 -o avg # a user's program
 HOCKET_PROGRAMS=$programs NCCL_ALGO=written runs 2 all_reduce_perf -t 4 -b 4 -e 64K -f 16 -G 2
