@@ -45,6 +45,29 @@ together 3 NCCL_RUN_DIAGNOSTICS=1 NCCL_HOSTID=host@R NCCL_DIAGNOSTICS_IB_BW_TIME
 has "$(line '\[(OK|INFO)\] +net bw: [0-9.]+/[0-9.]+/[0-9.]+ Gbit/s min/median/max .*\(across 2 ranks\)')" "three hosts"
 hasnt "p2p" "three hosts"
 
+# A network that changes a byte of each long message.
+cat >"$tmp/wrong.c" <<'EOF'
+#include <dlfcn.h>
+#include <sys/socket.h>
+ssize_t sendmsg(int fd, const struct msghdr *m, int flags) {
+  static ssize_t (*real)(int, const struct msghdr *, int);
+  if (!real) real = (ssize_t(*)(int, const struct msghdr *, int))dlsym(RTLD_NEXT, "sendmsg");
+  const struct iovec *last = &m->msg_iov[m->msg_iovlen - 1];
+  char *byte = last->iov_len >= 10000 ? (char *)last->iov_base + 5000 : 0;
+  if (byte) *byte ^= 1;
+  ssize_t n = real(fd, m, flags);
+  if (byte) *byte ^= 1;
+  return n;
+}
+EOF
+if cc -shared -fPIC -D_GNU_SOURCE -o "$tmp/wrong.so" "$tmp/wrong.c" -ldl 2>/dev/null && [[ $HK_BUILD != *address* && $HK_BUILD != *thread* ]]; then
+  together 2 NCCL_RUN_DIAGNOSTICS=1 NCCL_SHM_DISABLE=1 LD_PRELOAD="$tmp/wrong.so"
+  has "$(line '\[INFO\] p2p: only 0/2 peer accesses passed verification in comm')" "changed data"
+  has "$(line '\[INFO\] p2p: data from rank 1 \(device -1\) to rank 0 \(device -1\) is changed from byte [0-9]+ on')" "changed data"
+else
+  echo "SKIP: changed data: a library cannot be preloaded here"
+fi
+
 # ---- GPUs ----
 
 emulator=$PWD/$HK_BUILD/cudaemu
