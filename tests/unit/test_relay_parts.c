@@ -106,7 +106,7 @@ static const struct {
               {"x...", 2, 2, false, NULL},
               {"...x", 1, 1, true, NULL},
               {".xx.", -1, -1, false, "no third rank of their hosts reaches both"},
-              {"x..x", -1, -1, false, "NCCL_PXN_DISABLE=0 lets other ranks pass it on"}};
+              {"x..x", -1, -1, false, "NCCL_P2P_PXN_LEVEL=2 let other ranks pass it on"}};
 
 TEST_LOOP(finds_relays, HK_ARRAY_LENGTH(routes)) {
   char why[200];
