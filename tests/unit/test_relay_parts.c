@@ -52,7 +52,7 @@ static void serve(void *arg, uint64_t tag, void (*fn)(void *arg, int rank, int f
   serves = fn != NULL;
 }
 
-/* The state of rank `me`; off[r]: the rank passes nothing on (NCCL_PXN_DISABLE). */
+/* The state of rank `me`; off[r]: the rank passes nothing on (NCCL_PXN_DISABLE, NCCL_P2P_PXN_LEVEL). */
 static void make_rank(const char *off, int me) {
   static char facts[RANKS][HK_FACT_BYTES];
   ib_begin(4);
@@ -69,7 +69,8 @@ static void make_rank(const char *off, int me) {
     env.states = states;
     env.dial = dial_relay;
     env.serve = serve;
-    set_param("NCCL_PXN_DISABLE", off[i] == 'x' ? "1" : "0");
+    set_param("NCCL_PXN_DISABLE", off[i] == 'x' && i % 2 ? "1" : "0");
+    set_param("NCCL_P2P_PXN_LEVEL", off[i] == 'x' && i % 2 == 0 ? "0" : "2");
     env.settings = hk_settings_now();
     ck_assert_int_eq(hk_transport_relay.attach(&env, &relay, facts[i]), HK_OK);
   }
