@@ -141,9 +141,10 @@ check-debian: ## README's commands on fresh Debians 13 and 12, as root and as a 
 	@RELEASES="$(RELEASES)" USERS="$(USERS)" GOALS="$(GOALS)" COMPILERS="$(COMPILERS)" ONLY="$(ONLY)" QUICK="$(QUICK)" LONG="$(LONG)" \
 	  tests/debian/check.sh || [ $$? = 77 ]
 
-check-plugins: ## a real net plugin of NCCL's in Hocket: make check-plugins OFI=/path/to/libnccl-net.so; without OFI it says how to get one
+check-plugins: ## real plugins of NCCL's in Hocket: NVIDIA's Inspector (INSPECTOR=sources), a net plugin (OFI=/path/to/libnccl-net.so; without OFI it says how to get one)
 	@scripts/deps.sh check
 	@$(MAKE) $(CORES) --no-print-directory lib perf $(EMU_SO) $(HELPER_BIN)
+	@HK_BUILD=$(BUILD) tests/netplugins/inspector.sh "$(INSPECTOR)" || [ $$? = 77 ]
 	@HK_BUILD=$(BUILD) tests/netplugins/check.sh "$(OFI)" || [ $$? = 77 ]
 
 check-frameworks: ## PyTorch, CuPy, JAX, vLLM's and other clients from the package index with Hocket in NCCL's place; about 10 GB under build/

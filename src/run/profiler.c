@@ -82,8 +82,9 @@ void hk_profiler_begin(ncclComm_t c, uint64_t id, int hosts) {
   if (p->plugin.version < 6) p->mask &= PROFILE_COPY_COLL - 1;
   if (p->plugin.version < 7) p->mask &= PROFILE_KERNEL_PHASE - 1;
   if (p->mask & PROFILE_KERNEL_PHASE) p->mask |= PROFILE_KERNEL_CHANNEL; /* phases are parts of it */
-  p->begun = rc == ncclSuccess;
-  if (p->begun) return;
+  p->begun = rc == ncclSuccess &&
+             p->context; /* NCCL does not finalize what has no context, and Inspector would crash */
+  if (rc == ncclSuccess) return;
   HK_WARN("the profiler plugin %s refuses its init with code %d (%s). Going on without it", profiler_name_of(p),
           (int)rc, hk_plugin_result((int)rc));
   p->mask = 0; /* network plugins may already hold the profiler, so it stays, but without events */
@@ -273,6 +274,8 @@ void hk_profile_collective(hk_profiler *p, const hk_call *call, const char *algo
 
 void *hk_profile_enqueued(hk_profiler *p, const hk_call *call, const char *algorithm, const char *protocol,
                           unsigned channels) {
+  /* A plugin may keep the operation's record until as many channels have ended, and those of GPUs are not reported. */
+  if (p->mask & PROFILE_KERNEL_CHANNEL) channels = 0;
   return profiler_begin_collective(p, call, algorithm, protocol, channels < UINT8_MAX ? channels : UINT8_MAX);
 }
 
@@ -346,17 +349,31 @@ void hk_profile_collective_over(hk_profiler *p) {
   p->coll = NULL;
 }
 
-void *hk_profile_transfer(hk_profiler *p, const hk_call *call) {
+hk_transfer_events hk_profile_transfer(hk_profiler *p, const hk_call *call, bool channel) {
   profile_event e = {.type = PROFILE_P2P, .parent = call->event};
+  profile_event k = {.type = PROFILE_KERNEL_CHANNEL};
+  hk_transfer_events out = {NULL, NULL};
   e.p2p = (profile_p2p){.function = profiler_function_of(call),
                         .buffer = call->p2p == HK_P2P_SEND ? (void *)(uintptr_t)call->in : call->out,
                         .type = profiler_type_name(call->dtype),
                         .count = call->count,
                         .peer = call->root,
-                        .channels = 1,
+                        .channels = channel || !(p->mask & PROFILE_KERNEL_CHANNEL),
                         .group = profiler_group_of(p),
                         .tag = call->tag};
-  return profiler_start(p, &e);
+  out.transfer = profiler_start(p, &e);
+  if (!channel || !out.transfer || !(p->mask & PROFILE_KERNEL_CHANNEL)) return out;
+  k.parent = out.transfer;
+  k.kernel = (profile_kernel_v4){.timer = hk_now_ns()};
+  out.kernel = profiler_start(p, &k);
+  return out;
+}
+
+void hk_profile_transfer_over(hk_profiler *p, const hk_transfer_events *e) {
+  const uint64_t end = e->kernel ? hk_now_ns() : 0;
+  profiler_record(p, e->kernel, PROFILE_KERNEL_CHANNEL_STOP, (profile_state){.timer = end});
+  hk_profile_over(p, e->kernel);
+  hk_profile_over(p, e->transfer);
 }
 
 void hk_profile_run_over(hk_profiler *p) {

@@ -85,9 +85,15 @@ static const char *trace_of(const char *version, const char *mode) {
   "state 7 24\n"                                                                                                       \
   "start 10 parent 0 rank 0 group\n"                                                                                   \
   "start 11 parent 8 rank 0 p2p Send " HALVES "\n"                                                                     \
-  "start 12 parent 9 rank 0 p2p Recv " HALVES "\n"                                                                     \
-  "stop 11\n"                                                                                                          \
+  "start 12 parent 11 rank 0 kernel channel 0\n"                                                                       \
+  "start 13 parent 9 rank 0 p2p Recv " HALVES "\n"                                                                     \
+  "start 14 parent 13 rank 0 kernel channel 0\n"                                                                       \
+  "state 12 22\n"                                                                                                      \
   "stop 12\n"                                                                                                          \
+  "stop 11\n"                                                                                                          \
+  "state 14 22\n"                                                                                                      \
+  "stop 14\n"                                                                                                          \
+  "stop 13\n"                                                                                                          \
   "stop 10\n"                                                                                                          \
   "stop 7\n"                                                                                                           \
   "finalize\n"
@@ -110,9 +116,13 @@ static const char *const expected[] = {"start 1 parent 0 rank 0 group\n"
                                        "stop 1\n"
                                        "start 4 parent 0 rank 0 group\n"
                                        "start 5 parent 4 rank 0 p2p Send " HALVES "\n"
-                                       "start 6 parent 4 rank 0 p2p Recv " HALVES "\n"
-                                       "stop 5\n"
+                                       "start 6 parent 5 rank 0 kernel channel 0\n"
+                                       "start 7 parent 4 rank 0 p2p Recv " HALVES "\n"
+                                       "start 8 parent 7 rank 0 kernel channel 0\n"
                                        "stop 6\n"
+                                       "stop 5\n"
+                                       "stop 8\n"
+                                       "stop 7\n"
                                        "stop 4\n"
                                        "finalize\n",
                                        "start 1 parent 0 rank 0 group\n"
@@ -124,9 +134,15 @@ static const char *const expected[] = {"start 1 parent 0 rank 0 group\n"
                                        "stop 1\n"
                                        "start 4 parent 0 rank 0 group\n"
                                        "start 5 parent 4 rank 0 p2p Send " HALVES "\n"
-                                       "start 6 parent 4 rank 0 p2p Recv " HALVES "\n"
-                                       "stop 5\n"
+                                       "start 6 parent 5 rank 0 kernel channel 0\n"
+                                       "start 7 parent 4 rank 0 p2p Recv " HALVES "\n"
+                                       "start 8 parent 7 rank 0 kernel channel 0\n"
+                                       "state 6 22\n"
                                        "stop 6\n"
+                                       "stop 5\n"
+                                       "state 8 22\n"
+                                       "stop 8\n"
+                                       "stop 7\n"
                                        "stop 4\n"
                                        "finalize\n",
                                        SINCE_FIVE("", ""),
@@ -197,6 +213,7 @@ TEST(late_ranks) {
 TEST_LOOP(less, HK_ARRAY_LENGTH(versions)) {
   ck_assert_str_eq(trace_of(versions[_i], "refuse"), "");
   ck_assert_str_eq(trace_of(versions[_i], "fail"), "finalize\n");
+  ck_assert_str_eq(trace_of(versions[_i], "idle"), ""); /* what has no context is not finalized */
   const char *coll = "start 1 parent 0 rank 0 " COLL, *text = trace_of(versions[_i], "2");
   ck_assert_int_eq(strncmp(text, coll, strlen(coll)), 0);
   ck_assert_str_eq(text + strlen(coll), _i < 5 ? "\nstop 1\nfinalize\n" : " tag 77\nstop 1\nfinalize\n");
@@ -247,7 +264,7 @@ TEST(parts) {
   hk_profile_call(p, &p2p, group);
   hk_profile_call_over(p, &p2p);
   hk_profile_over(p, hk_profile_enqueued(p, &coll, "ring", "LL", 300));
-  hk_profile_over(p, hk_profile_transfer(p, &p2p));
+  hk_profile_over(p, hk_profile_transfer(p, &p2p, false).transfer);
   void *copies = hk_profile_copies(p, &coll);
   hk_profile_copy_sync(p, copies, false);
   hk_profile_copy_batch(p, copies, 3, 4096);
@@ -263,7 +280,7 @@ TEST(parts) {
                    "start 3 parent 1 rank 0 p2papi Recv count 8 type unknown stream 0x20 tag 5\n"
                    "stop 3\n"
                    "start 4 parent 0 rank 0 group\n"
-                   "start 5 parent 2 rank 0 coll Broadcast sequence 0 count 16 type ncclInt8 channels 255 algorithm "
+                   "start 5 parent 2 rank 0 coll Broadcast sequence 0 count 16 type ncclInt8 channels 0 algorithm "
                    "ring protocol LL root 3 tag 9\n"
                    "start 6 parent 1 rank 0 launch stream 0x10\n"
                    "stop 6\n"
