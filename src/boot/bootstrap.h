@@ -52,6 +52,7 @@ typedef struct hk_bootstrap_options {
    * HK_PHASE_IDLE. */
   void (*report)(void *arg, hk_activity *out);
   void *arg;
+  struct hk_meter *meter; /* base/meter.h, for operators; outlives the bootstrap. NULL: none */
 } hk_bootstrap_options;
 
 /* The key of ncclSetEncryption; NULL: none. HK_ERR_USAGE if the process already has a listener with another key. */

@@ -10,7 +10,9 @@
 #include <unistd.h>
 #include "../base/array.h"
 #include "../base/log.h"
+#include "../base/meter.h"
 #include "../base/param.h"
+#include "../base/wait.h"
 #include "internal.h"
 #include "job.h"
 #include "status_wire.h"
@@ -67,14 +69,28 @@ static size_t status_size(const hk_status_server *s) {
   size_t n = HK_STATUS_HEAD_BYTES + strlen(s->job);
   for (int i = 0; i < HK_MEMBER_BUCKETS; i++)
     for (const hk_bootstrap *b = l->members[i]; b; b = b->member_next)
-      n += HK_STATUS_MEMBER_BYTES + (size_t)b->nranks * HK_CONTACT_BYTES;
+      n += HK_STATUS_MEMBER_BYTES + (size_t)b->nranks * HK_CONTACT_BYTES +
+           (b->o.meter ? (size_t)HK_METER_VALUES * HK_STATUS_COUNTER_BYTES : 0);
   return n;
+}
+
+static uint8_t *status_write_counters(uint8_t *to, const hk_meter_value *values, int n) {
+  for (const hk_meter_value *v = values; v < values + n; v++, to += HK_STATUS_COUNTER_BYTES) {
+    hk_put64(to, (uint64_t)v->kind | (uint64_t)v->size_class << 8);
+    hk_put64(to + 8, v->calls);
+    hk_put64(to + 16, v->bytes);
+    hk_put64(to + 24, v->ns);
+  }
+  return to;
 }
 
 /* Under the listener's lock. Returns the end. */
 static uint8_t *status_write_member(uint8_t *to, hk_listener *l, hk_bootstrap *b) {
   static const uint8_t no_nonce[HK_NONCE_BYTES];
   hk_activity a;
+  hk_meter_value values[HK_METER_VALUES];
+  hk_meter *meter = b->o.meter;
+  const int n = meter ? hk_meter_read(meter, values) : 0;
   pthread_mutex_lock(&b->lock);
   const bool known = b->known;
   pthread_mutex_unlock(&b->lock);
@@ -84,7 +100,7 @@ static uint8_t *status_write_member(uint8_t *to, hk_listener *l, hk_bootstrap *b
   hk_put32(to + 16, (uint32_t)b->rank);
   hk_put32(to + 20, (uint32_t)b->nranks);
   hk_put32(to + 24, known ? (uint32_t)b->nranks : 0);
-  hk_put32(to + 28, 0);
+  hk_put32(to + 28, (uint32_t)n);
   memcpy(to + 32, b->family->secret, HK_SECRET_BYTES);
   to += 32 + HK_SECRET_BYTES;
   memset(to, 0, HK_STATUS_NAME);
@@ -92,9 +108,15 @@ static uint8_t *status_write_member(uint8_t *to, hk_listener *l, hk_bootstrap *b
   to += HK_STATUS_NAME;
   hk_activity_encode(to, &a, no_nonce, b->family->secret);
   to += HK_ACTIVITY_BYTES;
-  if (!known) return to;
-  memcpy(to, b->contacts, (size_t)b->nranks * HK_CONTACT_BYTES); /* it does not change once it is known */
-  return to + (size_t)b->nranks * HK_CONTACT_BYTES;
+  hk_put64(to, meter ? hk_meter_idle_ns(meter, hk_now_ns()) : UINT64_MAX);
+  hk_put64(to + 8, meter ? atomic_load(&meter->repairs) : 0);
+  hk_put64(to + 16, meter ? atomic_load(&meter->failovers) : 0);
+  to += 24;
+  if (known) {
+    memcpy(to, b->contacts, (size_t)b->nranks * HK_CONTACT_BYTES); /* it does not change once it is known */
+    to += (size_t)b->nranks * HK_CONTACT_BYTES;
+  }
+  return status_write_counters(to, values, n);
 }
 
 static bool status_write(status_client *c) {

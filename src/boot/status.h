@@ -6,6 +6,7 @@
  */
 #pragma once
 #include <stdatomic.h>
+#include "../base/meter.h"
 #include "job.h"
 #include "wire.h"
 
@@ -28,6 +29,10 @@ typedef struct hk_status_member {
   char name[64]; /* of the communicator; empty: none */
   hk_activity activity;
   const uint8_t *contacts; /* [nranks] rows of HK_CONTACT_BYTES; NULL: not known yet */
+  uint64_t idle_ns;        /* hk_meter_idle_ns */
+  uint64_t repairs, failovers;
+  uint32_t ncounters;
+  const uint8_t *counters; /* [ncounters] of HK_STATUS_COUNTER_BYTES; hk_status_counter reads one */
 } hk_status_member;
 
 typedef struct hk_status_process {
@@ -47,6 +52,7 @@ typedef struct hk_status_process {
  * memory, or /proc/net/unix cannot be read. Free the list with hk_status_list_free in any case. `stop` (may be NULL):
  * not 0, an hk_status, ends the questions at once. */
 hk_status hk_status_list(hk_status_process **out, int *n, uint64_t patience_ns, _Atomic(int) *stop);
+bool hk_status_counter(const hk_status_member *m, uint32_t i, hk_meter_value *out); /* false: there is no such one */
 void hk_status_list_free(hk_status_process *list, int n);
 /* Asks a rank of the member's communicator over the network. *member: the rank is in the communicator; without
  * that, `out` says only that its process runs. */

@@ -43,17 +43,27 @@ static bool status_read_members(hk_status_process *p, size_t bytes) {
     hk_status_member *m = &p->members[p->nmembers];
     if ((size_t)(end - at) < HK_STATUS_MEMBER_BYTES) return false;
     const uint32_t rank = hk_get32(at + 16), nranks = hk_get32(at + 20), contacts = hk_get32(at + 24);
+    const uint32_t counters = hk_get32(at + 28);
     *m = (hk_status_member){.comm = hk_get64(at), .key = hk_get64(at + 8), .rank = (int)rank, .nranks = (int)nranks};
-    if (rank >= nranks || nranks > UINT16_MAX || (contacts && contacts != nranks)) return false;
+    if (rank >= nranks || nranks > UINT16_MAX || (contacts && contacts != nranks) || counters > HK_METER_VALUES)
+      return false;
     memcpy(m->secret, at + 32, HK_SECRET_BYTES);
     at += 32 + HK_SECRET_BYTES;
     status_read_text(m->name, sizeof m->name, at, HK_STATUS_NAME, 0);
     at += HK_STATUS_NAME;
     if (!hk_activity_decode(&m->activity, at, no_nonce, m->secret)) return false;
     at += HK_ACTIVITY_BYTES;
-    if ((size_t)(end - at) < (size_t)contacts * HK_CONTACT_BYTES) return false;
+    m->idle_ns = hk_get64(at);
+    m->repairs = hk_get64(at + 8);
+    m->failovers = hk_get64(at + 16);
+    at += 24;
+    if ((size_t)(end - at) < (size_t)contacts * HK_CONTACT_BYTES + (size_t)counters * HK_STATUS_COUNTER_BYTES)
+      return false;
     if (contacts) m->contacts = at;
     at += (size_t)contacts * HK_CONTACT_BYTES;
+    m->counters = at;
+    m->ncounters = counters;
+    at += (size_t)counters * HK_STATUS_COUNTER_BYTES;
   }
   return at == end;
 }
@@ -147,6 +157,17 @@ hk_status hk_status_list(hk_status_process **out, int *n, uint64_t patience_ns, 
   }
   free(questions);
   return HK_OK;
+}
+
+bool hk_status_counter(const hk_status_member *m, uint32_t i, hk_meter_value *out) {
+  const uint8_t *at = m->counters + (size_t)i * HK_STATUS_COUNTER_BYTES;
+  if (i >= m->ncounters) return false;
+  *out = (hk_meter_value){.kind = at[0],
+                          .size_class = at[1],
+                          .calls = hk_get64(at + 8),
+                          .bytes = hk_get64(at + 16),
+                          .ns = hk_get64(at + 24)};
+  return out->kind < HK_METER_KINDS && out->size_class < HK_METER_CLASSES;
 }
 
 void hk_status_list_free(hk_status_process *list, int n) {

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include "../base/fork.h"
+#include "../base/meter.h"
 #include "../base/param.h"
 #include "../boot/process.h" /* hk_forks */
 #include "../core/backend.h"
@@ -25,6 +26,8 @@ HK_FORK_GUARD(quarantine.lock);
 static void comm_free_parts(ncclComm_t c) {
   hk_flight_free(c);
   free(c->order.own_page);
+  hk_meter_free(c->meter);
+  c->meter = NULL;
   free(c->wiring);
   free(c->plans);
   free(c->selection);

@@ -91,4 +91,16 @@ uint32_t hk_call_signature(const hk_call *call);
 static inline void hk_call_hold(const hk_call *call, int by) {
   if (call->blocks && atomic_fetch_add(&call->blocks->refs, by) + by == 0) free(call->blocks);
 }
+/* What the call counts as (base/meter.h): its collective, or HK_COLL_COUNT and, from 1 on, its direction. */
+static inline unsigned hk_call_counts_as(const hk_call *c) {
+  return c->coll == HK_SENDRECV ? HK_COLL_COUNT + c->p2p - 1u : c->coll;
+}
+/* Bytes of the message, as nccl-tests gives them: of the larger of a rank's buffers. If each pair of ranks has its own
+ * count: of what this rank sends. */
+static inline uint64_t hk_call_message(const hk_call *c, int nranks) {
+  const uint64_t bytes = c->count * hk_dtype_size((hk_dtype)c->dtype);
+  if (c->coll == HK_SENDRECV) return c->p2p == HK_P2P_WAIT ? 0 : bytes;
+  if (c->blocks) return c->count ? bytes : c->blocks->in_end;
+  return hk_coll_partition((hk_coll)c->coll) == HK_PART_WHOLE ? bytes * (uint64_t)nranks : bytes;
+}
 static inline hk_redop hk_call_op(const hk_call *c) { return (hk_redop)(c->redop & ~HK_REDOP_INVARIANT); }

@@ -144,6 +144,7 @@ struct ncclComm {
   struct hk_selection *selection; /* selection.h */
   struct hk_plans *plans;         /* plans.h */
   hk_comm_order order;
+  struct hk_meter *meter;           /* what operators count (base/meter.h) */
   const struct hk_backend *backend; /* host memory or GPUs */
   void *backend_state;              /* the backend's own, between attach and detach; NULL if it needs none */
   struct hk_profiler *profiler;     /* NULL: none */

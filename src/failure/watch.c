@@ -53,7 +53,8 @@ hk_status hk_watch_new(ncclComm_t c) {
   c->order.own_page = c->order.page = aligned_alloc(HK_CACHE_LINE, sizeof(hk_status_page));
   if (!c->order.page) return HK_FAIL_ERRNO("no memory for a communicator's status page");
   memset(c->order.page, 0, sizeof *c->order.page);
-  return HK_OK;
+  c->meter = hk_meter_new();
+  return c->meter ? HK_OK : HK_FAIL_ERRNO("no memory for a communicator's counters");
 }
 
 /* A transfer in one word: 3 bits p2p (0: it is over), 5 type, 20 peer, 36 count. */
@@ -68,6 +69,7 @@ void hk_watch_transfer(ncclComm_t c, const hk_call *call) {
 }
 
 void hk_watch_enqueued(ncclComm_t c, const hk_call *call, bool traceable) {
+  hk_watch_count(c, call);
   if (call->coll == HK_SENDRECV) {
     hk_watch_transfer(c, call);
     hk_watch_transfer(c, NULL);
@@ -111,8 +113,7 @@ static void watch_read_operation(hk_activity *out, const hk_status_page_op *o) {
   out->redop = o->op;
 }
 
-_Static_assert((int)HK_ACTIVITY_CALLS == (int)HK_STATUS_PAGE_CALLS, "a page's counters are an activity's");
-_Static_assert((int)HK_ACTIVITY_WAITS == (int)HK_STATUS_PAGE_WAITS, "and its waits");
+_Static_assert((int)HK_ACTIVITY_WAITS == (int)HK_STATUS_PAGE_WAITS, "a page's waits are an activity's");
 static void watch_read_waits(const hk_status_page *b, hk_activity *out) {
   /* relaxed, all: each is meaningful alone */
   out->long_waits = atomic_load_explicit(&b->long_waits, memory_order_relaxed);
@@ -130,8 +131,6 @@ static void watch_read_page(const hk_status_page *b, hk_activity *out) {
   uint64_t over = atomic_load_explicit(&b->over, memory_order_relaxed);
   *out = (hk_activity){.waits_for = -1, .device = -1};
   if (hk_status_page_read(b, &o)) watch_read_operation(out, &o);
-  for (int i = 0; i < HK_ACTIVITY_CALLS; i++)
-    out->calls[i] = atomic_load_explicit(&b->calls[i], memory_order_relaxed); /* relaxed: each alone */
   watch_read_waits(b, out);
   for (uint64_t i = 0; i < HK_ACTIVITY_PAST; i++) /* operations before the first one do not exist */
     if (hk_status_page_read_at(b, out->sequence - 1 - i, &o)) out->past[i] = o.signature;
@@ -158,6 +157,7 @@ void hk_watch_report(void *comm, hk_activity *out) {
   uint64_t phase = atomic_load_explicit(&b->phase, memory_order_relaxed); /* relaxed: independent */
   pthread_mutex_unlock(&c->health.lock);
   const int closing = atomic_load(&c->health.closing);
+  for (unsigned i = 0; i < HK_COLL_COUNT; i++) out->calls[i] = hk_meter_calls(c->meter, i);
   out->failure = (uint8_t)atomic_load(&c->health.failure);
   if (atomic_load(&c->health.finalized)) out->ended |= HK_ACTIVITY_FINALIZED;
   if (closing == HK_CLOSING_DESTROY) out->ended |= HK_ACTIVITY_DESTROYED;

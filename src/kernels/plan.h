@@ -7,6 +7,7 @@
 
 struct hk_extent;                 /* program/cursor.h */
 struct hk_link;                   /* transport/link.h */
+struct hk_meter_cell;             /* base/meter.h */
 struct hk_program;                /* program/program.h */
 typedef struct hk_steps hk_steps; /* steps.h */
 
@@ -31,16 +32,18 @@ typedef struct hk_plan {
 
 /* The parameters of one call, except its buffers. Equal calls have equal launches, so launches are cached too. */
 typedef struct hk_launch {
-  size_t total;        /* HK_PART_SPLIT: bytes of the message */
-  size_t block_bytes;  /* distance between blocks, and the length of all but clipped ones */
-  size_t chunk;        /* bytes of a block that one wave moves */
-  size_t unit;         /* bytes of an element: 1 for plain copies */
-  hk_reducer reducer;  /* valid if the collective reduces */
-  uint32_t signature;  /* of the call's arguments; differs between calls that do not match */
-  uint32_t move_flags; /* HK_MOVE_UNCACHED or 0 */
-  bool places;         /* multicasts go to places that their readers offer (places.h) */
-  bool brief;          /* true: hk_exec_brief is known to be true for this launch; false: unknown */
-  uint32_t protocol;   /* hk_protocol of GPUs' links; the host has only one */
+  size_t total;               /* HK_PART_SPLIT: bytes of the message */
+  size_t block_bytes;         /* distance between blocks, and the length of all but clipped ones */
+  size_t chunk;               /* bytes of a block that one wave moves */
+  size_t unit;                /* bytes of an element: 1 for plain copies */
+  hk_reducer reducer;         /* valid if the collective reduces */
+  uint32_t signature;         /* of the call's arguments; differs between calls that do not match */
+  uint32_t move_flags;        /* HK_MOVE_UNCACHED or 0 */
+  bool places;                /* multicasts go to places that their readers offer (places.h) */
+  bool brief;                 /* true: hk_exec_brief is known to be true for this launch; false: unknown */
+  uint32_t protocol;          /* hk_protocol of GPUs' links; the host has only one */
+  struct hk_meter_cell *cell; /* the caller's: where the call is counted, and its bytes */
+  uint64_t message;
   /* Of an uneven collective: the blocks of the call, not cached; block_bytes is the longest.  NULL otherwise. */
   const struct hk_extent *table;
 } hk_launch;

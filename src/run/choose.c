@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "../base/log.h"
+#include "../base/meter.h"
 #include "../base/param.h"
 #include "../base/thread.h"
 #include "../comm/rings.h"
@@ -252,6 +253,11 @@ static void choose_warn_overruled(ncclComm_t c, hk_coll coll, const hk_decision 
   c->selection->overruled |= 1u << coll;
 }
 
+static void choose_counter(ncclComm_t c, const hk_call *op, hk_launch *a) {
+  a->message = hk_call_message(op, c->nranks);
+  a->cell = hk_meter_at(c->meter, hk_call_counts_as(op), a->message);
+}
+
 static hk_status choose_decide(ncclComm_t c, const hk_call *op, hk_choice *choice) {
   hk_status rc = HK_OK;
   hk_cancel_hold(); /* links may be opened */
@@ -277,6 +283,7 @@ static hk_status choose_decide(ncclComm_t c, const hk_call *op, hk_choice *choic
   a->move_flags = whole >= HK_STREAM_MIN_BYTES ? HK_MOVE_UNCACHED : 0;
   if (hk_coll_reduces(coll))
     HK_TRY(hk_reducer_init(&a->reducer, (hk_dtype)op->dtype, hk_call_op(op), c->nranks, &op->scalar), out);
+  choose_counter(c, op, a);
   a->brief = !op->blocks && hk_exec_brief(choice->plan, a);
   choice->count = choose_choice_count(op);
   choice->kind = op->kind;
@@ -323,6 +330,7 @@ static __attribute__((noinline)) hk_status choose(ncclComm_t c, const hk_call *o
     choice->launch.signature = hk_call_signature(op);
     choice->launch.block_bytes = op->blocks->longest;
     choice->launch.table = op->blocks->table;
+    choose_counter(c, op, &choice->launch);
   }
   *plan = choice->plan;
   *launch = &choice->launch;

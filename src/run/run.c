@@ -92,14 +92,17 @@ static hk_status run_check_calls(const hk_call *call, const hk_exec *x) {
   return hk_mismatch_compare(c, call) ? HK_OK : HK_ERR_USAGE;
 }
 
-/* Counts the operation and publishes it on the status page, for peers that wait. */
-static inline hk_status run_begin(ncclComm_t c, const hk_call *call, hk_exec *x) {
+/* Counts the operation and publishes it on the status page, for peers that wait. *began: the time; 0: not taken. */
+static inline hk_status run_begin(ncclComm_t c, const hk_call *call, hk_exec *x, uint64_t *began) {
+  const hk_launch *launch = x->launch;
   c->order.sequence++;
   c->order.current = call;
   c->order.exec = x;
   /* then left-over slots of an earlier call do not match */
   x->signature = hk_signature_at(x->signature, c->order.sequence);
-  hk_watch_publish(c, call, x->launch->signature);
+  hk_watch_publish(c, call, launch->signature);
+  const bool sample = hk_meter_count(launch->cell, launch->message);
+  *began = __builtin_expect(sample || launch->message >= HK_METER_TIMED_BYTES, 0) ? hk_now_ns() : 0;
   if (__builtin_expect(c->profiler != NULL, 0))
     hk_profile_collective(c->profiler, call, x->plan->program->algorithm, x->plan->channels);
   if (__builtin_expect(!run_compares(call, x->plan), 1)) return HK_OK;
@@ -120,10 +123,19 @@ static inline void run_end(ncclComm_t c) {
   c->order.exec = NULL;
 }
 
+/* `waited`: 0, or when a long wait began. */
+static __attribute__((noinline)) void run_time(ncclComm_t c, const hk_launch *launch, uint64_t began, uint64_t waited) {
+  const uint64_t now = hk_now_ns(), ns = hk_ago_ns(now, began ? began : waited);
+  if (waited || launch->message >= HK_METER_TIMED_BYTES)
+    hk_meter_timed(c->meter, launch->cell, ns, now);
+  else
+    hk_meter_sampled(c->meter, launch->cell, ns, now);
+}
+
 /* Steps the execution to its end. */
-static hk_status run_exec(ncclComm_t c, const hk_call *call, hk_exec *x) {
+static hk_status run_exec(ncclComm_t c, const hk_call *call, hk_exec *x, uint64_t began) {
   hk_waiter w;
-  uint64_t waited = 0;
+  uint64_t waited = 0, long_from = 0; /* for other ranks, in long waits; when the first one began */
   bool moved = false;
   hk_wait_begin(&w, &c->wait);
   hk_status rc = hk_exec_step(x, &moved);
@@ -140,12 +152,16 @@ static hk_status run_exec(ncclComm_t c, const hk_call *call, hk_exec *x) {
     } else {
       HK_OR_RETURN(hk_wire_pause(c, &w));
     }
-    if (__builtin_expect(w.begin_ns != 0, 0)) hk_flight_collective_waits(c);
+    if (__builtin_expect(w.begin_ns != 0, 0)) {
+      hk_flight_collective_waits(c);
+      if (w.waited_ns >= HK_METER_LONG_NS && !long_from) long_from = w.begin_ns;
+    }
     moved = false;
     rc = hk_exec_step(x, &moved);
   }
   hk_flight_collective_over(c, !x->launch->brief || w.begin_ns);
   run_waited(c, call, waited + hk_wait_long_ns(&w));
+  if (__builtin_expect((began | long_from) != 0, 0)) run_time(c, x->launch, began, long_from);
   return HK_OK;
 }
 
@@ -177,14 +193,15 @@ static hk_status run_collective(const hk_call *call) {
   hk_exec x;
   const void *in;
   void *memory = frame, *scratch = NULL;
+  uint64_t began;
   HK_TRY(hk_choose(c, call, &plan, &launch), not_begun);
   size_t bytes = launch->brief ? 0 : hk_exec_bytes(plan);
   if (bytes > sizeof frame && !(memory = malloc(bytes)))
     HK_GIVE_UP(HK_FAIL_ERRNO("no memory to run %u lanes", plan->program->nlanes), not_begun);
   HK_TRY(run_memory(call, plan, launch, &in, &scratch), not_begun);
   hk_exec_init(&x, plan, launch, in, call->out, memory, scratch);
-  rc = run_begin(c, call, &x);
-  if (__builtin_expect(rc == HK_OK, 1)) rc = run_exec(c, call, &x);
+  rc = run_begin(c, call, &x, &began);
+  if (__builtin_expect(rc == HK_OK, 1)) rc = run_exec(c, call, &x, began);
   if (__builtin_expect(rc != HK_OK, 0)) {
     rc = run_ended(c, call, &x, -1, rc);
     hk_wire_withdraw(c);
@@ -223,6 +240,7 @@ static hk_status run_one_sided(const hk_call *call) {
   c->order.current = call;
   hk_watch_transfer(c, call);
   hk_status rc = puts ? hk_rma_put(call) : run_wait_signals(c, call);
+  if (puts) hk_watch_count(c, call);
   if (__builtin_expect(rc != HK_OK, 0))
     rc = puts ? run_not_begun(c, call, rc) : run_ended(c, call, NULL, call->root, rc);
   c->order.current = NULL;
@@ -250,6 +268,7 @@ typedef struct member {
   bool fresh;      /* it began after that wait */
   hk_exec exec;
   void *memory;
+  uint64_t began; /* the collective that runs */
   bool running;
   int peer; /* of the transfer that is stepped; -1: none */
   hk_status status;
@@ -271,7 +290,8 @@ static hk_status run_begin_collective(member *m) {
   hk_exec_init(&m->exec, plan, launch, in, call->out, m->memory, scratch);
   m->running = m->fresh = true;
   m->waited = 0;
-  HK_OR_RETURN(run_begin(c, call, &m->exec));
+  HK_OR_RETURN(run_begin(c, call, &m->exec, &m->began));
+  if (!m->began) m->began = hk_now_ns();
   hk_flight_begin(c, call, plan, true);
   return HK_OK;
 }
@@ -288,6 +308,7 @@ static hk_status run_step_collectives(member *m, const hk_waiter *w, bool *moved
     run_waited(c, m->collectives[m->next++], m->waited + (m->fresh ? 0 : hk_wait_long_ns(w)));
     if (c->profiler) hk_profile_collective_over(c->profiler);
     hk_flight_collective_over(c, true);
+    run_time(c, m->exec.launch, m->began, m->began);
     run_end(c);
   }
   return HK_OK;
@@ -320,6 +341,7 @@ static hk_status run_step_one_sided(member *m, bool *moved) {
     run_watch(c, m->puts[0]);
     m->peer = m->puts[0]->root;
     HK_OR_RETURN(hk_rma_put(m->puts[0]));
+    hk_watch_count(c, m->puts[0]);
     m->peer = -1;
     if (c->order.current == m->puts[0]) c->order.current = NULL;
   }

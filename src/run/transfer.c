@@ -7,6 +7,7 @@
 #include "../core/wiring.h"
 #include "../failure/flight.h"
 #include "../failure/mismatch.h"
+#include "../failure/publish.h"
 #include "../kernels/steps.h"
 #include "run.h"
 
@@ -72,6 +73,7 @@ hk_status hk_transfer_open(const hk_call *call, hk_transfer *t) {
   t->flight = hk_flight_transfer(call->comm, call, call->count >= TIMED_COUNT);
   if (__builtin_expect(!t->wired || !t->wired->transfer, 0)) HK_OR_RETURN(transfer_open_first(call, kind, &t->wired));
   t->turn = t->wired->issued++;
+  hk_watch_count(call->comm, call);
   return HK_OK;
 }
 

@@ -23,7 +23,7 @@ _Static_assert(sizeof(hk_status_page_op) == 32, "packed into four words");
 
 /* The latest operations of a rank. Entries are used in turn, so that a rank that waits can still read a peer's earlier
  * operation: a peer that only sends may be some operations ahead. */
-enum { HK_STATUS_PAGE_ENTRIES = 16, HK_STATUS_PAGE_CALLS = 16, HK_STATUS_PAGE_WAITS = 30 };
+enum { HK_STATUS_PAGE_ENTRIES = 16, HK_STATUS_PAGE_WAITS = 30 };
 typedef struct hk_status_page {
   _Alignas(HK_CACHE_LINE) struct {
     _Atomic uint64_t sequence;
@@ -35,15 +35,13 @@ typedef struct hk_status_page {
   _Atomic uint64_t phase;                        /* the rank's activity other than operations, encoded by the writer */
   _Atomic uint64_t waits;                        /* 1 + the rank that it waits for */
   _Atomic uint64_t since_ns;                     /* how long it has waited */
-  /* For each collective (hk_coll): the operations begun so far. Written by the rank's calls alone. */
-  _Alignas(HK_CACHE_LINE) _Atomic uint64_t calls[HK_STATUS_PAGE_CALLS];
   /* Collectives in which the rank waited long for others (hk_watch_waited): how many, how long in all; and the last
-   * ones, in turn: the lower half of the collective's number, then microseconds. */
+   * ones, in turn: the lower half of the collective's number, then microseconds. Written by the rank's calls alone. */
   _Alignas(HK_CACHE_LINE) _Atomic uint64_t long_waits;
   _Atomic uint64_t long_wait_ns;
   _Atomic uint64_t recent_waits[HK_STATUS_PAGE_WAITS];
 } hk_status_page;
-_Static_assert(sizeof(hk_status_page) == (HK_STATUS_PAGE_ENTRIES / 2 + 7) * HK_CACHE_LINE, "two entries a cache line");
+_Static_assert(sizeof(hk_status_page) == (HK_STATUS_PAGE_ENTRIES / 2 + 5) * HK_CACHE_LINE, "two entries a cache line");
 
 /* Posts an operation. Sequences must rise by one. */
 void hk_status_page_publish(hk_status_page *b, const hk_status_page_op *op);
@@ -58,12 +56,6 @@ static inline void hk_status_page_put(hk_status_page *b, uint64_t sequence, uint
   atomic_store_explicit(&b->entry[k].words[2], w3, memory_order_release);
   /* release: a reader that sees the number sees the words */
   atomic_store_explicit(&b->entry[k].sequence, sequence, memory_order_release);
-}
-/* Counts an operation of that collective. */
-static inline void hk_status_page_count(hk_status_page *b, uint8_t coll) {
-  _Atomic uint64_t *n = &b->calls[coll % HK_STATUS_PAGE_CALLS];
-  /* relaxed, both: one thread at a time writes it, and a report reads each counter alone */
-  atomic_store_explicit(n, atomic_load_explicit(n, memory_order_relaxed) + 1, memory_order_relaxed);
 }
 /* Reads the newest operation. Returns false if there is none, or if the rank posts faster than it can be read. From any
  * thread or process. */

@@ -37,6 +37,7 @@ typedef struct hk_transport_env {
   const hk_peer *peers;  /* [nranks]; only [rank] is filled before `join` */
   const hk_wait_env *wait;
   struct hk_service *service;
+  struct hk_meter *meter; /* base/meter.h: counts repairs; NULL: nothing does */
   /* Opens a data connection to `peer`: an authenticated, nonblocking TCP socket. Blocks for about one round trip,
    * because the peer's service thread answers, whatever its ranks do. `at` (may be NULL) is one of the peer's interface
    * addresses to connect to; its port is filled in. If it does not answer soon, the addresses that the bootstrap knows

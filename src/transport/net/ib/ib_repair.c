@@ -3,6 +3,7 @@
  * error says. */
 #include <string.h>
 #include "../../../base/log.h"
+#include "../../../base/meter.h"
 #include "../../../base/param.h"
 #include "ib_device.h"
 #include "ib_state.h"
@@ -108,6 +109,7 @@ hk_status hk_ib_repair(hk_ib_conn *c, const char *advice) {
   }
   HK_INFO(HK_SUB_NET, "rank %d to rank %d (%s, channel %d): %s; new queue pairs will send again", c->ctx->env->rank,
           c->peer, c->ports.route, c->channel, c->repair.cause);
+  if (c->ctx->env->meter) hk_meter_event(&c->ctx->env->meter->repairs);
   if (c->dials) {
     uint64_t wait = (uint64_t)BACK_OFF_MS * c->repair.attempts;
     c->repair.retry_ns = now + (wait < BACK_OFF_MOST_MS ? wait : BACK_OFF_MOST_MS) * MS;
