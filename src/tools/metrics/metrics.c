@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* `hocket metrics`: what this host's ranks count, for Prometheus. */
+#include "metrics.h"
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+typedef struct options {
+  const char *listen, *textfile;
+} options;
+
+/* A reader sees the old file or the new one, never a part. */
+static int metrics_replace(const char *path) {
+  const size_t room = strlen(path) + 32;
+  char *part = malloc(room);
+  if (!part) return hk_tool_wrong("out of memory");
+  snprintf(part, room, "%s.%d.part", path, (int)getpid());
+  int code = hk_tool_output(part, hk_metrics_write, NULL);
+  if (code == HK_EXIT_OK && (chmod(part, 0644) || rename(part, path)))
+    code = hk_tool_wrong("%s cannot be written: %s", path, strerror(errno));
+  if (code != HK_EXIT_OK) (void)unlink(part);
+  free(part);
+  return code;
+}
+
+static int metrics_run(void *into, int nargs, char **args) {
+  const options *o = into;
+  (void)nargs, (void)args;
+  if (o->listen && o->textfile) return hk_tool_wrong("--listen and --textfile are two ways: choose one");
+  if (o->listen) return hk_metrics_serve(o->listen);
+  return o->textfile ? metrics_replace(o->textfile) : hk_tool_output(NULL, hk_metrics_write, NULL);
+}
+
+static const hk_tool_option rows[] = {
+    HK_ROW_TEXT(listen, "listen", "[ADDRESS:]PORT",
+                "answer HTTP requests for /metrics there until interrupted; by default only this host's (127.0.0.1)",
+                .letter = 'l'),
+    HK_ROW_TEXT(textfile, "textfile", "FILE", "write them once, and replace the file as a whole", .letter = 't'),
+    {0}};
+
+const hk_tool hk_tool_metrics = {
+    .name = "metrics",
+    .about = "what the ranks of this host count, for Prometheus",
+    .text = "Asks the processes of this host that use the library, as `hocket ps` does, and writes their counters in "
+            "Prometheus' text format: calls, bytes, time and bus bandwidth by collective and class of message sizes, "
+            "the time since the last operation of each rank, waits, retries and failovers of the network. Once to the "
+            "standard output, once to a file of node_exporter's textfile collector, or over HTTP.\n\n"
+            "The processes need no setting. Those of other users are not shown, except to root. Nothing secret is "
+            "written, but names of communicators and hosts are, and HTTP has no password.",
+    .examples = "hocket metrics\n  once\n"
+                "hocket metrics --textfile /var/lib/prometheus/node-exporter/hocket.prom\n  for node_exporter\n"
+                "hocket metrics --listen 9465\n  for a Prometheus on this host\n"
+                "hocket metrics --listen 10.0.0.7:9465\n  for one on another host of that network",
+    .options = rows,
+    .bytes = sizeof(options),
+    .run = metrics_run};

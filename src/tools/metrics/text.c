@@ -1,0 +1,240 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The metrics of this host's ranks as text: one block for each metric, one line for each rank and, of operations, for
+ * each kind and class of sizes. Labels have the names of those of NCCL's Inspector. */
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include "../../base/array.h"
+#include "../../base/wait.h"
+#include "../../boot/status.h"
+#include "../../program/operation.h"
+#include "metrics.h"
+
+enum { LABEL = 128, PATIENCE_MS = 300, MOST_ENVIRON = 1 << 20 };
+
+typedef struct text_rank {
+  const hk_status_member *m;
+  int hosts;
+  char labels[8 * LABEL];
+} text_rank;
+
+typedef struct text_host {
+  hk_status_process *processes;
+  int nprocesses, nranks;
+  text_rank *ranks;
+} text_host;
+
+/* ---- labels ---- */
+
+/* Copies what can stand between quotes. Other bytes may be no UTF-8, which a reader would refuse with all the rest. */
+static void text_quote(char to[LABEL], const char *from) {
+  size_t n = 0;
+  for (; *from && n + 2 < LABEL; from++) {
+    if (*from == '"' || *from == '\\') to[n++] = '\\';
+    to[n++] = (unsigned char)*from < ' ' || (unsigned char)*from > '~' ? '?' : *from;
+  }
+  to[n] = 0;
+}
+
+/* The value of a variable in the environment with which the process was started; "": it has none, or cannot be read. */
+static void text_variable(int pid, const char *name, char to[LABEL]) {
+  char path[48], *all = NULL;
+  size_t n = 0, room = 0, length = strlen(name);
+  to[0] = 0;
+  snprintf(path, sizeof path, "/proc/%d/environ", pid);
+  FILE *f = pid > 0 ? fopen(path, "re") : NULL;
+  while (f && n < MOST_ENVIRON && HK_RESERVE(all, room, n + 4097)) {
+    const size_t got = fread(all + n, 1, room - n - 1, f);
+    n += got;
+    if (!got) break;
+  }
+  if (f) fclose(f);
+  if (all) all[n] = 0;
+  for (char *v = all; v && v < all + n; v += strlen(v) + 1)
+    if (!strncmp(v, name, length) && v[length] == '=') text_quote(to, v + length + 1);
+  free(all);
+}
+
+static int text_compare_hosts(const void *a, const void *b) { return memcmp(a, b, sizeof(hk_addr)); }
+
+/* The hosts of the communicator, by the ranks' first addresses; 0: not known. */
+static int text_hosts(const hk_status_member *m) {
+  hk_addr *at = m->contacts ? calloc((size_t)m->nranks, sizeof *at) : NULL;
+  int n = 0;
+  if (!at) return 0;
+  for (int r = 0; r < m->nranks; r++) {
+    hk_contact c;
+    if (!hk_contact_decode(&c, m->contacts + (size_t)r * HK_CONTACT_BYTES)) continue;
+    at[r] = c.at[0];
+    hk_addr_set_port(&at[r], 0);
+  }
+  qsort(at, (size_t)m->nranks, sizeof *at, text_compare_hosts);
+  for (int r = 0; r < m->nranks; r++) n += r == 0 || memcmp(&at[r], &at[r - 1], sizeof *at) != 0;
+  free(at);
+  return n;
+}
+
+static void text_label(text_rank *r, int pid, const char *node) {
+  const hk_status_member *m = r->m;
+  char job[LABEL], name[LABEL], gpu[16] = "none";
+  text_variable(pid, "SLURM_JOB_ID", job);
+  text_quote(name, m->name);
+  if (m->activity.device >= 0) snprintf(gpu, sizeof gpu, "GPU%d", m->activity.device);
+  snprintf(r->labels, sizeof r->labels,
+           "slurm_job_id=\"%s\",node=\"%s\",gpu=\"%s\",comm_name=\"%s\",comm=\"0x%" PRIx64
+           "\",n_nodes=\"%d\",nranks=\"%d\",rank=\"%d\",pid=\"%d\"",
+           job[0] ? job : "unknown", node, gpu, name[0] ? name : "unknown", m->comm, text_hosts(m), m->nranks, m->rank,
+           pid);
+}
+
+static hk_status text_collect(text_host *h) {
+  char host[64] = "", node[LABEL];
+  HK_OR_RETURN(hk_status_list(&h->processes, &h->nprocesses, (uint64_t)PATIENCE_MS * 1000000u, NULL));
+  (void)gethostname(host, sizeof host - 1);
+  text_quote(node, host);
+  for (int i = 0; i < h->nprocesses; i++) {
+    const hk_status_process *p = &h->processes[i];
+    for (int k = 0; k < p->nmembers; k++) {
+      if (!HK_RESERVE_NEXT(h->ranks, h->nranks))
+        return HK_FAIL_ERRNO("no memory for the metrics of %d ranks", h->nranks);
+      text_rank *r = &h->ranks[h->nranks++];
+      *r = (text_rank){.m = &p->members[k]};
+      text_label(r, p->pid, node);
+    }
+  }
+  return HK_OK;
+}
+
+/* ---- metrics ---- */
+
+static void text_head(FILE *f, const char *name, const char *type, const char *help) {
+  fprintf(f, "# HELP %s %s\n# TYPE %s %s\n", name, help, name, type);
+}
+
+/* Without an end of line: the value follows. */
+static void text_line(FILE *f, const char *name, const text_rank *r) { fprintf(f, "%s{%s} ", name, r->labels); }
+
+static const char *text_class(unsigned k, char text[48]) {
+  char low[32], high[32];
+  const size_t least = (size_t)16 << 2 * k,
+               most = (size_t)64 << 2 * k; /* in words: without spaces, as Inspector has it */
+  hk_tool_bytes(low, k ? least : 0);
+  hk_tool_bytes(high, most);
+  snprintf(text, 48, k + 1 < HK_METER_CLASSES ? "%s-%s" : "%s-", low, high);
+  for (char *from = text, *to = text;; from++)
+    if (*from != ' ' && !(*to++ = *from)) break;
+  return text;
+}
+
+typedef double text_value(const hk_status_member *m, const hk_meter_value *v); /* NAN: no line */
+
+static double text_calls(const hk_status_member *m, const hk_meter_value *v) { return (void)m, (double)v->calls; }
+static double text_bytes(const hk_status_member *m, const hk_meter_value *v) { return (void)m, (double)v->bytes; }
+static double text_seconds(const hk_status_member *m, const hk_meter_value *v) {
+  return (void)m, v->ns ? 1e-9 * (double)v->ns : -1;
+}
+static double text_bus_bytes(const hk_status_member *m, const hk_meter_value *v) {
+  return (double)v->bytes * hk_coll_bus_factor((hk_coll)v->kind, m->nranks);
+}
+static double text_bandwidth(const hk_status_member *m, const hk_meter_value *v) {
+  return v->ns ? text_bus_bytes(m, v) / (double)v->ns : -1;
+}
+
+/* Of all ranks' collectives, or of their sends and receives. */
+static void text_operations(FILE *f, const text_host *h, bool collectives, const char *name, const char *type,
+                            text_value *value, const char *help) {
+  char size[48];
+  text_head(f, name, type, help);
+  for (int i = 0; i < h->nranks; i++) {
+    const text_rank *r = &h->ranks[i];
+    hk_meter_value v;
+    for (uint32_t k = 0; k < r->m->ncounters; k++) {
+      if (!hk_status_counter(r->m, k, &v) || v.kind >= HK_COLL_COUNT + HK_P2P_WAIT) continue;
+      if ((v.kind < HK_COLL_COUNT) != collectives) continue;
+      const double x = value(r->m, &v);
+      if (x < 0) continue;
+      fprintf(f, "%s{%s,%s=\"%s\",message_size=\"%s\"} %.*g\n", name, r->labels,
+              collectives ? "collective" : "operation",
+              collectives ? hk_coll_name((hk_coll)v.kind) : hk_p2p_name((hk_p2p)(v.kind - HK_COLL_COUNT + 1)),
+              text_class(v.size_class, size), value == text_bandwidth ? 6 : 15, x);
+    }
+  }
+}
+
+static void text_ranks(FILE *f, const text_host *h) {
+  text_head(f, "hocket_last_event_seconds", "gauge",
+            "Time since the rank began or ended an operation; exact to the time between two scrapes.");
+  for (int i = 0; i < h->nranks; i++) {
+    if (h->ranks[i].m->idle_ns == UINT64_MAX) continue;
+    text_line(f, "hocket_last_event_seconds", &h->ranks[i]);
+    fprintf(f, "%.3f\n", 1e-9 * (double)h->ranks[i].m->idle_ns);
+  }
+  text_head(f, "hocket_wait_seconds", "gauge",
+            "Time for which the rank has waited in its operation; 0: it does not wait.");
+  for (int i = 0; i < h->nranks; i++) {
+    const hk_activity *a = &h->ranks[i].m->activity;
+    text_line(f, "hocket_wait_seconds", &h->ranks[i]);
+    fprintf(f, "%.3f\n", a->phase == HK_PHASE_OPERATION ? 1e-3 * (double)a->phase_ms : 0);
+  }
+  text_head(f, "hocket_waits_for_rank", "gauge", "The rank that this rank waits for; -1: none.");
+  for (int i = 0; i < h->nranks; i++) {
+    text_line(f, "hocket_waits_for_rank", &h->ranks[i]);
+    fprintf(f, "%d\n", h->ranks[i].m->activity.waits_for);
+  }
+  text_head(f, "hocket_failed", "gauge", "1: the communicator has ended with an error on this rank.");
+  for (int i = 0; i < h->nranks; i++) {
+    text_line(f, "hocket_failed", &h->ranks[i]);
+    fprintf(f, "%d\n", h->ranks[i].m->activity.failure != 0);
+  }
+  text_head(f, "hocket_network_retries_total", "counter",
+            "Network connections that failed and send again over new queue pairs.");
+  for (int i = 0; i < h->nranks; i++) {
+    text_line(f, "hocket_network_retries_total", &h->ranks[i]);
+    fprintf(f, "%" PRIu64 "\n", h->ranks[i].m->repairs);
+  }
+  text_head(f, "hocket_network_failovers_total", "counter", "Paths of network connections that were left for others.");
+  for (int i = 0; i < h->nranks; i++) {
+    text_line(f, "hocket_network_failovers_total", &h->ranks[i]);
+    fprintf(f, "%" PRIu64 "\n", h->ranks[i].m->failovers);
+  }
+}
+
+static void text_processes(FILE *f, const text_host *h) {
+  static const char *const states[] = {"answers", "stopped", "silent", "of_other_users"};
+  int n[HK_ARRAY_LENGTH(states)] = {0};
+  for (int i = 0; i < h->nprocesses; i++) {
+    const hk_status_process *p = &h->processes[i];
+    bool again = false; /* a process has a socket for each copy of the library that is linked into it */
+    for (int k = 0; k < i; k++) again |= h->processes[k].pid == p->pid;
+    if (again) continue;
+    n[p->answers ? 0 : p->refused ? 3 : p->stopped ? 1 : 2]++;
+  }
+  text_head(f, "hocket_processes", "gauge", "Processes of this host that use the library, by whether they answer.");
+  for (size_t i = 0; i < HK_ARRAY_LENGTH(states); i++)
+    fprintf(f, "hocket_processes{state=\"%s\"} %d\n", states[i], n[i]);
+}
+
+hk_status hk_metrics_write(FILE *to, const void *none) {
+  text_host h = {.nranks = 0};
+  (void)none;
+  const hk_status rc = text_collect(&h);
+  if (rc == HK_OK) {
+    text_operations(to, &h, true, "hocket_collective_calls_total", "counter", text_calls, "Collectives begun.");
+    text_operations(to, &h, true, "hocket_collective_bytes_total", "counter", text_bytes,
+                    "Bytes of their messages, as nccl-tests gives sizes.");
+    text_operations(to, &h, true, "hocket_collective_bus_bytes_total", "counter", text_bus_bytes,
+                    "The same times the factor of the bus bandwidth.");
+    text_operations(to, &h, true, "hocket_collective_seconds_total", "counter", text_seconds,
+                    "Time in them, estimated from samples; ranks on host memory only.");
+    text_operations(to, &h, true, "hocket_bus_bandwidth_gbs", "gauge", text_bandwidth,
+                    "Bus bandwidth since the communicator began, GB/s.");
+    text_operations(to, &h, false, "hocket_p2p_calls_total", "counter", text_calls, "Sends, receives and puts begun.");
+    text_operations(to, &h, false, "hocket_p2p_bytes_total", "counter", text_bytes, "Bytes of their messages.");
+    text_ranks(to, &h);
+    text_processes(to, &h);
+  }
+  hk_status_list_free(h.processes, h.nprocesses);
+  free(h.ranks);
+  return rc;
+}
