@@ -17,7 +17,7 @@ import urllib.request
 
 HOCKET, FOLDER = sys.argv[1:]
 RANKS, PATIENCE_S = 4, 20.0
-LINE = re.compile(r'([a-z_0-9]+)\{((?:[a-z_]+="(?:[^"\\\n]|\\[\\n"])*",?)*)\} (-?[0-9.]+(?:e[-+][0-9]+)?)$')
+LINE = re.compile(r'([a-z_0-9]+)(?:\{((?:[a-z_]+="(?:[^"\\\n]|\\[\\n"])*",?)*)\})? (-?[0-9.]+(?:e[-+][0-9]+)?)$')
 LABEL = re.compile(r'([a-z_]+)="((?:[^"\\]|\\.)*)"')
 FIRST = ["slurm_job_id", "node", "gpu", "comm_name", "comm", "n_nodes", "nranks", "rank", "pid"]
 wrong = 0
@@ -62,7 +62,7 @@ def parse(text: str) -> list:
             match = LINE.match(line)
             check(bool(match), f"no metric: {line}")
             if match:
-                labels = dict(LABEL.findall(match[2]))
+                labels = dict(LABEL.findall(match[2] or ""))
                 check(match[1] == current, f"{match[1]} among {current}")
                 check((match[1], match[2]) not in seen, f"twice: {line}")
                 seen.add((match[1], match[2]))

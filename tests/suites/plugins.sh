@@ -110,7 +110,7 @@ check_trace() { # version, file
       id = $2; kind[id] = $7; open[id] = 1; seen[$7]++
       parent = $4 ? kind[$4] : "-"
       want = $7 == "coll" ? (version >= 5 ? "collapi" : "group") : $7 == "p2p" ? (version >= 5 ? "p2papi" : "group") : \
-             $7 == "collapi" || $7 == "p2papi" || $7 == "launch" ? "groupapi" : $7 == "kernel" ? "coll" : $7 == "phase" ? "kernel" : \
+             $7 == "collapi" || $7 == "p2papi" || $7 == "launch" ? "groupapi" : $7 == "kernel" ? (parent == "p2p" ? parent : "coll") : $7 == "phase" ? "kernel" : \
              $7 == "net" ? parent : "-"
       if (parent != want && (parent != "-" || seen[want])) wrong("its parent is " parent ", not " want)
       if ($7 == "coll" && $10 != next_sequence++) wrong("number " next_sequence - 1 " was due")
@@ -152,7 +152,7 @@ grep -hq "coll AllReduce sequence 0 count [0-9]* type ncclFloat32 channels 1 alg
   fault "profiler v5: no line of an AllReduce: $(grep -h " coll " "$tmp"/trace.* | head -n 2)"
 profile 6 all_reduce "$all; states: 21 22 23 24" NCCL_PROFILER_PLUGIN=six NCCL_NET_PLUGIN=twelve
 profile 7 all_reduce "${all/kernel/kernel phase}; states: 21 22 23 24 31" NCCL_PROFILER_PLUGIN=seven NCCL_NET_PLUGIN=twelve
-profile 5 sendrecv "group p2p groupapi p2papi; states: 23 24" NCCL_PROFILER_PLUGIN=five
+profile 5 sendrecv "group p2p kernel groupapi p2papi; states: 22 23 24" NCCL_PROFILER_PLUGIN=five
 profile 5 all_reduce "coll; states:" NCCL_PROFILER_PLUGIN=five HOCKET_TEST_PROFILER=2
 operation=all_reduce
 for wrong in refuse:"refuses its init with code 3" fail:"fails in startEvent with code 3"; do

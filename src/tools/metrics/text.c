@@ -12,6 +12,8 @@
 #include "metrics.h"
 
 enum { LABEL = 128, PATIENCE_MS = 300, MOST_ENVIRON = 1 << 20 };
+/* Another user's process may claim any number of ranks. */
+enum { MOST_RANKS = 8192, MOST_OF_A_PROCESS = 1024 };
 
 typedef struct text_rank {
   const hk_status_member *m;
@@ -21,7 +23,7 @@ typedef struct text_rank {
 
 typedef struct text_host {
   hk_status_process *processes;
-  int nprocesses, nranks;
+  int nprocesses, nranks, left_out;
   text_rank *ranks;
 } text_host;
 
@@ -75,10 +77,9 @@ static int text_hosts(const hk_status_member *m) {
   return n;
 }
 
-static void text_label(text_rank *r, int pid, const char *node) {
+static void text_label(text_rank *r, int pid, const char *job, const char *node) {
   const hk_status_member *m = r->m;
-  char job[LABEL], name[LABEL], gpu[16] = "none";
-  text_variable(pid, "SLURM_JOB_ID", job);
+  char name[LABEL], gpu[16] = "none";
   text_quote(name, m->name);
   if (m->activity.device >= 0) snprintf(gpu, sizeof gpu, "GPU%d", m->activity.device);
   snprintf(r->labels, sizeof r->labels,
@@ -89,18 +90,23 @@ static void text_label(text_rank *r, int pid, const char *node) {
 }
 
 static hk_status text_collect(text_host *h) {
-  char host[64] = "", node[LABEL];
+  char host[64] = "", node[LABEL], job[LABEL];
   HK_OR_RETURN(hk_status_list(&h->processes, &h->nprocesses, (uint64_t)PATIENCE_MS * 1000000u, NULL));
   (void)gethostname(host, sizeof host - 1);
   text_quote(node, host);
   for (int i = 0; i < h->nprocesses; i++) {
     const hk_status_process *p = &h->processes[i];
+    if (p->nmembers) text_variable(p->pid, "SLURM_JOB_ID", job);
     for (int k = 0; k < p->nmembers; k++) {
+      if (k >= MOST_OF_A_PROCESS || h->nranks >= MOST_RANKS) {
+        h->left_out++;
+        continue;
+      }
       if (!HK_RESERVE_NEXT(h->ranks, h->nranks))
         return HK_FAIL_ERRNO("no memory for the metrics of %d ranks", h->nranks);
       text_rank *r = &h->ranks[h->nranks++];
       *r = (text_rank){.m = &p->members[k]};
-      text_label(r, p->pid, node);
+      text_label(r, p->pid, job, node);
     }
   }
   return HK_OK;
@@ -213,6 +219,8 @@ static void text_processes(FILE *f, const text_host *h) {
   text_head(f, "hocket_processes", "gauge", "Processes of this host that use the library, by whether they answer.");
   for (size_t i = 0; i < HK_ARRAY_LENGTH(states); i++)
     fprintf(f, "hocket_processes{state=\"%s\"} %d\n", states[i], n[i]);
+  text_head(f, "hocket_ranks_left_out", "gauge", "Ranks without metrics: a process or this host has too many.");
+  fprintf(f, "hocket_ranks_left_out %d\n", h->left_out);
 }
 
 hk_status hk_metrics_write(FILE *to, const void *none) {
