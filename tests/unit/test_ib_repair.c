@@ -2,6 +2,7 @@
 /* What the verbs provider decides about a connection: which failures it repairs, when, for how long, and on which
  * ports. A connection of two ranks of this thread, to which the test says what has happened and what time it is.
  * check: notsan */
+#include "../../src/base/meter.h"
 #include "../../src/transport/net/ib/ib_data.h"
 #include "../../src/transport/net/ib/ib_state.h"
 #include "../support/ib.h"
@@ -192,10 +193,17 @@ TEST_LOOP(repairs_lost_devices, 4) {
 
 /* ---- how often and how long ---- */
 
+/* What the connection's rank counts for operators. */
+static hk_meter *meter_of(hk_ib_conn *c) {
+  hk_transport_env *env = (hk_transport_env *)(uintptr_t)c->ctx->env;
+  return env->meter = hk_meter_new();
+}
+
 TEST(backs_off_longer_each_time) {
   static const unsigned waits[][2] = {{0, 0}, {1, 50}, {3, 150}, {9, 450}, {10, 500}, {11, 500}, {100, 500}};
   bench b = bench_open(1);
   hk_ib_conn *c = b.c;
+  hk_meter *m = meter_of(c);
   hk_ib_begin_repairs(c, hk_now_ns());
   for (size_t i = 0; i < HK_ARRAY_LENGTH(waits); i++) {
     c->phase = HK_IB_READYING; /* not since it was up: the same failure */
@@ -207,8 +215,10 @@ TEST(backs_off_longer_each_time) {
     ck_assert_uint_le(c->repair.retry_ns, hk_now_ns() + waits[i][1] * MS);
     ck_assert_uint_eq(c->repair.attempts, waits[i][0]);
   }
+  ck_assert_uint_eq(atomic_load(&m->repairs), HK_ARRAY_LENGTH(waits));
   bench_no_message_for(b.peer);
   bench_close(&b);
+  hk_meter_free(m);
 }
 
 /* A failure after the connection has been up for long is a new one: attempts and pairs count from the beginning. One
@@ -351,8 +361,11 @@ TEST_LOOP(leaves_out_bad_pairs, HK_ARRAY_LENGTH(cases)) {
   }
   if (cases[_i].paths[1] == '-') c->npaths = 1;
   c->repair.attempts = cases[_i].attempts;
-  const int own = c->paths[0].pair;
+  const int own = c->paths[0].pair, other = c->paths[1].pair, npaths = (int)c->npaths;
+  hk_meter *m = meter_of(c);
   hk_ib_choose_paths(c);
+  const int left = c->ports.pairs[own].out + (npaths > 1 && c->ports.pairs[other].out);
+  ck_assert_int_eq((int)atomic_load(&m->failovers), cases[_i].worked ? left : 0);
   for (int i = 0; i < c->ports.npairs; i++) {
     const hk_ib_pair *p = &c->ports.pairs[i];
     const int kind = p->mine != first.mine ? 3 : p->theirs != first.theirs ? 2 : i != own;
@@ -364,6 +377,7 @@ TEST_LOOP(leaves_out_bad_pairs, HK_ARRAY_LENGTH(cases)) {
   ck_assert_uint_ge(c->npaths, 1);
   for (uint32_t i = 0; i < c->npaths; i++) ck_assert(!c->ports.pairs[c->paths[i].pair].out);
   bench_close(&b);
+  hk_meter_free(m);
 }
 
 /* Pairs that have worked come first, those of ports that are down last; when none is left, all are tried again. */

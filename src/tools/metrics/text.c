@@ -2,6 +2,7 @@
 /* The metrics of this host's ranks as text: one block for each metric, one line for each rank and, of operations, for
  * each kind and class of sizes. Labels have the names of those of NCCL's Inspector. */
 #include <inttypes.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -118,9 +119,6 @@ static void text_head(FILE *f, const char *name, const char *type, const char *h
   fprintf(f, "# HELP %s %s\n# TYPE %s %s\n", name, help, name, type);
 }
 
-/* Without an end of line: the value follows. */
-static void text_line(FILE *f, const char *name, const text_rank *r) { fprintf(f, "%s{%s} ", name, r->labels); }
-
 static const char *text_class(unsigned k, char text[48]) {
   char low[32], high[32];
   const size_t least = (size_t)16 << 2 * k,
@@ -138,13 +136,13 @@ typedef double text_value(const hk_status_member *m, const hk_meter_value *v); /
 static double text_calls(const hk_status_member *m, const hk_meter_value *v) { return (void)m, (double)v->calls; }
 static double text_bytes(const hk_status_member *m, const hk_meter_value *v) { return (void)m, (double)v->bytes; }
 static double text_seconds(const hk_status_member *m, const hk_meter_value *v) {
-  return (void)m, v->ns ? 1e-9 * (double)v->ns : -1;
+  return (void)m, v->ns ? 1e-9 * (double)v->ns : NAN;
 }
 static double text_bus_bytes(const hk_status_member *m, const hk_meter_value *v) {
   return (double)v->bytes * hk_coll_bus_factor((hk_coll)v->kind, m->nranks);
 }
 static double text_bandwidth(const hk_status_member *m, const hk_meter_value *v) {
-  return v->ns ? text_bus_bytes(m, v) / (double)v->ns : -1;
+  return v->ns ? text_bus_bytes(m, v) / (double)v->ns : NAN;
 }
 
 /* Of all ranks' collectives, or of their sends and receives. */
@@ -159,7 +157,7 @@ static void text_operations(FILE *f, const text_host *h, bool collectives, const
       if (!hk_status_counter(r->m, k, &v) || v.kind >= HK_COLL_COUNT + HK_P2P_WAIT) continue;
       if ((v.kind < HK_COLL_COUNT) != collectives) continue;
       const double x = value(r->m, &v);
-      if (x < 0) continue;
+      if (isnan(x)) continue;
       fprintf(f, "%s{%s,%s=\"%s\",message_size=\"%s\"} %.*g\n", name, r->labels,
               collectives ? "collective" : "operation",
               collectives ? hk_coll_name((hk_coll)v.kind) : hk_p2p_name((hk_p2p)(v.kind - HK_COLL_COUNT + 1)),
@@ -168,41 +166,41 @@ static void text_operations(FILE *f, const text_host *h, bool collectives, const
   }
 }
 
+static double text_idle(const hk_status_member *m) {
+  return m->idle_ns == UINT64_MAX ? NAN : 1e-9 * (double)m->idle_ns;
+}
+static double text_wait(const hk_status_member *m) {
+  return m->activity.phase == HK_PHASE_OPERATION ? 1e-3 * (double)m->activity.phase_ms : 0;
+}
+static double text_awaited(const hk_status_member *m) { return m->activity.waits_for; }
+static double text_failed(const hk_status_member *m) { return m->activity.failure != 0; }
+static double text_retries(const hk_status_member *m) { return (double)m->repairs; }
+static double text_failovers(const hk_status_member *m) { return (double)m->failovers; }
+
+/* One value of each rank. */
+static const struct {
+  const char *name, *type;
+  double (*value)(const hk_status_member *m); /* NAN: no line */
+  const char *help;
+} text_of_ranks[] = {
+    {"hocket_last_event_seconds", "gauge", text_idle,
+     "Time since the rank began or ended an operation; exact to the time between two scrapes."},
+    {"hocket_wait_seconds", "gauge", text_wait,
+     "Time for which the rank has waited in its operation; 0: it does not wait."},
+    {"hocket_waits_for_rank", "gauge", text_awaited, "The rank that this rank waits for; -1: none."},
+    {"hocket_failed", "gauge", text_failed, "1: the communicator has ended with an error on this rank."},
+    {"hocket_network_retries_total", "counter", text_retries,
+     "Network connections that failed and send again over new queue pairs."},
+    {"hocket_network_failovers_total", "counter", text_failovers,
+     "Paths of network connections that were left for others."}};
+
 static void text_ranks(FILE *f, const text_host *h) {
-  text_head(f, "hocket_last_event_seconds", "gauge",
-            "Time since the rank began or ended an operation; exact to the time between two scrapes.");
-  for (int i = 0; i < h->nranks; i++) {
-    if (h->ranks[i].m->idle_ns == UINT64_MAX) continue;
-    text_line(f, "hocket_last_event_seconds", &h->ranks[i]);
-    fprintf(f, "%.3f\n", 1e-9 * (double)h->ranks[i].m->idle_ns);
-  }
-  text_head(f, "hocket_wait_seconds", "gauge",
-            "Time for which the rank has waited in its operation; 0: it does not wait.");
-  for (int i = 0; i < h->nranks; i++) {
-    const hk_activity *a = &h->ranks[i].m->activity;
-    text_line(f, "hocket_wait_seconds", &h->ranks[i]);
-    fprintf(f, "%.3f\n", a->phase == HK_PHASE_OPERATION ? 1e-3 * (double)a->phase_ms : 0);
-  }
-  text_head(f, "hocket_waits_for_rank", "gauge", "The rank that this rank waits for; -1: none.");
-  for (int i = 0; i < h->nranks; i++) {
-    text_line(f, "hocket_waits_for_rank", &h->ranks[i]);
-    fprintf(f, "%d\n", h->ranks[i].m->activity.waits_for);
-  }
-  text_head(f, "hocket_failed", "gauge", "1: the communicator has ended with an error on this rank.");
-  for (int i = 0; i < h->nranks; i++) {
-    text_line(f, "hocket_failed", &h->ranks[i]);
-    fprintf(f, "%d\n", h->ranks[i].m->activity.failure != 0);
-  }
-  text_head(f, "hocket_network_retries_total", "counter",
-            "Network connections that failed and send again over new queue pairs.");
-  for (int i = 0; i < h->nranks; i++) {
-    text_line(f, "hocket_network_retries_total", &h->ranks[i]);
-    fprintf(f, "%" PRIu64 "\n", h->ranks[i].m->repairs);
-  }
-  text_head(f, "hocket_network_failovers_total", "counter", "Paths of network connections that were left for others.");
-  for (int i = 0; i < h->nranks; i++) {
-    text_line(f, "hocket_network_failovers_total", &h->ranks[i]);
-    fprintf(f, "%" PRIu64 "\n", h->ranks[i].m->failovers);
+  for (size_t k = 0; k < HK_ARRAY_LENGTH(text_of_ranks); k++) {
+    text_head(f, text_of_ranks[k].name, text_of_ranks[k].type, text_of_ranks[k].help);
+    for (int i = 0; i < h->nranks; i++) {
+      const double x = text_of_ranks[k].value(h->ranks[i].m);
+      if (!isnan(x)) fprintf(f, "%s{%s} %.15g\n", text_of_ranks[k].name, h->ranks[i].labels, x);
+    }
   }
 }
 

@@ -76,8 +76,10 @@ static int ib_path_best_pair(hk_ib_conn *c) {
 
 void hk_ib_choose_paths(hk_ib_conn *c) {
   ib_path_leave_out_bad(c);
-  for (uint32_t i = 0; i < c->npaths && c->ctx->env->meter; i++)
-    if (c->ports.pairs[c->paths[i].pair].out) hk_meter_event(&c->ctx->env->meter->failovers);
+  for (uint32_t i = 0; i < c->npaths && c->ctx->env->meter; i++) {
+    const hk_ib_pair *p = &c->ports.pairs[c->paths[i].pair];
+    if (p->out && p->worked) hk_meter_event(&c->ctx->env->meter->failovers);
+  }
   c->npaths = 0;
   int at = ib_path_best_pair(c);
   if (at < 0) { /* all pairs were tried: begin again */
