@@ -172,6 +172,8 @@ static double text_idle(const hk_status_member *m) {
 static double text_wait(const hk_status_member *m) {
   return m->activity.phase == HK_PHASE_OPERATION ? 1e-3 * (double)m->activity.phase_ms : 0;
 }
+static double text_long_waits(const hk_status_member *m) { return (double)m->activity.long_waits; }
+static double text_long_wait(const hk_status_member *m) { return 1e-9 * (double)m->activity.long_wait_ns; }
 static double text_awaited(const hk_status_member *m) { return m->activity.waits_for; }
 static double text_failed(const hk_status_member *m) { return m->activity.failure != 0; }
 static double text_retries(const hk_status_member *m) { return (double)m->repairs; }
@@ -188,6 +190,10 @@ static const struct {
     {"hocket_wait_seconds", "gauge", text_wait,
      "Time for which the rank has waited in its operation; 0: it does not wait."},
     {"hocket_waits_for_rank", "gauge", text_awaited, "The rank that this rank waits for; -1: none."},
+    {"hocket_long_waits_total", "counter", text_long_waits,
+     "Collectives in which the rank waited for others for 50 us or more; ranks on host memory only."},
+    {"hocket_long_wait_seconds_total", "counter", text_long_wait,
+     "Time of these waits. A rank is late by the most that a rank of its communicator waits, less its own waits."},
     {"hocket_failed", "gauge", text_failed, "1: the communicator has ended with an error on this rank."},
     {"hocket_network_retries_total", "counter", text_retries,
      "Network connections that failed and send again over new queue pairs."},
