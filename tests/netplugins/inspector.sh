@@ -88,5 +88,6 @@ for pattern in 'nccl_bus_bandwidth_gbs\{.*slurm_job_id="77",.*nranks="2",collect
   'nccl_collective_exec_time_microseconds\{.*message_size="256-257KB"'; do
   cat "$work"/dump/* 2>/dev/null | grep -Eq "$pattern" || complain "metrics: no line like $pattern in: $(cat "$work"/dump/* 2>/dev/null | head -n 4)"
 done
-[ $bad = 0 ] && echo "PASS  Inspector $(git -C "$sources" rev-parse --short HEAD 2>/dev/null): its JSON and metrics of collectives, its JSON of sends and receives"
+revision=$(git -C "$sources" rev-parse --short HEAD 2>/dev/null)
+[ $bad = 0 ] && echo "PASS  Inspector${revision:+ $revision}: its JSON and metrics of collectives, its JSON of sends and receives"
 exit $bad
