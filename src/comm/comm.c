@@ -26,8 +26,8 @@ HK_FORK_GUARD(quarantine.lock);
 static void comm_free_parts(ncclComm_t c) {
   hk_flight_free(c);
   free(c->order.own_page);
-  hk_meter_free(c->meter);
-  c->meter = NULL;
+  hk_meter_free(c->order.meter);
+  c->order.meter = NULL;
   free(c->wiring);
   free(c->plans);
   free(c->selection);

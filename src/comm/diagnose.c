@@ -258,10 +258,10 @@ hk_status hk_diagnose_settings(ncclComm_t c) {
   if (!facts || !is) HK_GIVE_UP(HK_FAIL_ERRNO("no memory for the diagnostics of %d ranks", c->nranks), out);
   HK_TRY(hk_diagnosis_begin(&d, c, "RAS Diagnostics"), out);
   HK_TRY(diagnose_read_environment(&facts[c->rank]), out);
-  if (c->backend->inspect) c->backend->inspect(c, &facts[c->rank].device);
+  if (c->backend->diagnosis) c->backend->diagnosis->inspect(c, &facts[c->rank].device);
   HK_TRY(hk_bootstrap_allgather(c->bootstrap, facts, sizeof *facts), out);
   for (int r = 0; r < c->nranks; r++) facts[r].text[ENVIRONMENT - 1] = '\0';
-  if (c->rank == 0 && c->backend->inspect) {
+  if (c->rank == 0 && c->backend->diagnosis) {
     bool links = false;
     for (int r = 0; r < c->nranks; r++) links = links || facts[r].device.links;
     diagnose_compare(&d, facts, "GPU inventory", diagnose_inventory, is);

@@ -44,7 +44,7 @@ static hk_status links_begin_memory(links_run *x, size_t bytes) {
   x->host = calloc(2, bytes);
   if (!x->host) return HK_FAIL_ERRNO("no memory for diagnostics");
   x->device = x->host;
-  return x->c->backend->copy ? x->c->backend->alloc(x->c->device, 2 * bytes, (void **)&x->device) : HK_OK;
+  return x->c->backend->diagnosis ? x->c->backend->alloc(x->c->device, 2 * bytes, (void **)&x->device) : HK_OK;
 }
 
 static void links_end_memory(links_run *x) {
@@ -56,9 +56,9 @@ static void links_end_memory(links_run *x) {
 
 /* The first half to the device before a call, the second half from it after that, which also waits for the call. */
 static hk_status links_copy(const links_run *x, bool in, size_t bytes) {
-  if (!x->c->backend->copy) return HK_OK;
-  return in ? x->c->backend->copy(x->c, x->device, x->host, bytes)
-            : x->c->backend->copy(x->c, x->host + x->room, x->device + x->room, bytes);
+  if (!x->c->backend->diagnosis) return HK_OK;
+  return in ? x->c->backend->diagnosis->copy(x->c, x->device, x->host, bytes)
+            : x->c->backend->diagnosis->copy(x->c, x->host + x->room, x->device + x->room, bytes);
 }
 
 static hk_call links_call(const links_run *x, hk_p2p what, size_t at, size_t bytes, int peer) {

@@ -72,7 +72,7 @@ hk_status hk_comm_init(ncclComm_t c, const hk_init *how) {
                             .wait = &c->wait,
                             .on_event = init_on_event,
                             .report = hk_watch_report,
-                            .meter = c->meter,
+                            .meter = c->order.meter,
                             .arg = c};
   if (c->rank == 0) hk_param_report_names(true);
   c->ras.held = true; /* before the ranks meet: a rank that does not come is in the report, too */

@@ -61,6 +61,13 @@ typedef struct hk_memory_ops {
   void (*drop)(struct ncclComm *c, void *base, size_t bytes, void *handle);
 } hk_memory_ops;
 
+/* For diagnostics (comm/diagnose.h). */
+typedef struct hk_diagnosis_ops {
+  void (*inspect)(struct ncclComm *c, hk_backend_device *out); /* the rank's GPU */
+  /* Between host memory and memory of the backend's `alloc`, after the work of the legacy stream. */
+  hk_status (*copy)(struct ncclComm *c, void *to, const void *from, size_t bytes);
+} hk_diagnosis_ops;
+
 typedef struct hk_backend {
   /* ---- properties ---- */
 
@@ -143,10 +150,7 @@ typedef struct hk_backend {
    * at the end of init if the user asks for that. NULL: rma/rma.h carries them out. */
   hk_status (*rma_begin)(struct ncclComm *c);
 
-  /* For diagnostics. inspect: the rank's GPU; NULL: there is none. copy: between host memory and memory of `alloc`,
-   * after the work of the legacy stream; NULL: calls use any memory. */
-  void (*inspect)(struct ncclComm *c, hk_backend_device *out);
-  hk_status (*copy)(struct ncclComm *c, void *to, const void *from, size_t bytes);
+  const hk_diagnosis_ops *diagnosis; /* NULL: there is no GPU, and calls use any memory */
 
   /* NULL: suspend has nothing to release. */
   const hk_suspension_ops *suspension;

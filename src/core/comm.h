@@ -101,6 +101,7 @@ typedef struct hk_comm_order {
   struct hk_status_page
       *page; /* shows this rank's activity to other ranks of the host: in shared memory, or `own_page` */
   struct hk_status_page *own_page;
+  struct hk_meter *meter;             /* what operators count (base/meter.h) */
   struct hk_call_checks *call_checks; /* shared by the ranks of this host; NULL: none */
   struct hk_watch_inquiry *inquiry;   /* about awaited peers, under way; NULL: none (watch.c) */
   uint64_t direct;                    /* groups that ran without members (run.c): for tests */
@@ -144,7 +145,6 @@ struct ncclComm {
   struct hk_selection *selection; /* selection.h */
   struct hk_plans *plans;         /* plans.h */
   hk_comm_order order;
-  struct hk_meter *meter;           /* what operators count (base/meter.h) */
   const struct hk_backend *backend; /* host memory or GPUs */
   void *backend_state;              /* the backend's own, between attach and detach; NULL if it needs none */
   struct hk_profiler *profiler;     /* NULL: none */

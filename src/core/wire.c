@@ -63,7 +63,7 @@ hk_status hk_wire_attach(ncclComm_t c, void *facts) {
                               .peers = c->peers,
                               .wait = &c->wait,
                               .service = c->service,
-                              .meter = c->meter,
+                              .meter = c->order.meter,
                               .dial = wire_dial,
                               .redial = wire_redial,
                               .take = wire_take,

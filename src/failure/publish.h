@@ -24,6 +24,6 @@ static inline void hk_watch_over(ncclComm_t c) {
 /* Counts an operation whose end is not known here. */
 static inline void hk_watch_count(ncclComm_t c, const struct hk_call *call) {
   const uint64_t bytes = hk_call_message(call, c->nranks);
-  hk_meter_cell *cell = hk_meter_at(c->meter, hk_call_counts_as(call), bytes);
-  if (hk_meter_count(cell, bytes)) hk_meter_note(c->meter, cell, hk_now_ns());
+  hk_meter_cell *cell = hk_meter_at(c->order.meter, hk_call_counts_as(call), bytes);
+  if (hk_meter_count(cell, bytes)) hk_meter_note(c->order.meter, cell, hk_now_ns());
 }

@@ -53,8 +53,8 @@ hk_status hk_watch_new(ncclComm_t c) {
   c->order.own_page = c->order.page = aligned_alloc(HK_CACHE_LINE, sizeof(hk_status_page));
   if (!c->order.page) return HK_FAIL_ERRNO("no memory for a communicator's status page");
   memset(c->order.page, 0, sizeof *c->order.page);
-  c->meter = hk_meter_new();
-  return c->meter ? HK_OK : HK_FAIL_ERRNO("no memory for a communicator's counters");
+  c->order.meter = hk_meter_new();
+  return c->order.meter ? HK_OK : HK_FAIL_ERRNO("no memory for a communicator's counters");
 }
 
 /* A transfer in one word: 3 bits p2p (0: it is over), 5 type, 20 peer, 36 count. */
@@ -157,7 +157,7 @@ void hk_watch_report(void *comm, hk_activity *out) {
   uint64_t phase = atomic_load_explicit(&b->phase, memory_order_relaxed); /* relaxed: independent */
   pthread_mutex_unlock(&c->health.lock);
   const int closing = atomic_load(&c->health.closing);
-  for (unsigned i = 0; i < HK_COLL_COUNT; i++) out->calls[i] = hk_meter_calls(c->meter, i);
+  for (unsigned i = 0; i < HK_COLL_COUNT; i++) out->calls[i] = hk_meter_calls(c->order.meter, i);
   out->failure = (uint8_t)atomic_load(&c->health.failure);
   if (atomic_load(&c->health.finalized)) out->ended |= HK_ACTIVITY_FINALIZED;
   if (closing == HK_CLOSING_DESTROY) out->ended |= HK_ACTIVITY_DESTROYED;

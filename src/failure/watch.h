@@ -6,7 +6,7 @@
 #include "../core/comm.h"
 
 /* ---- what this rank does ---- */
-hk_status hk_watch_new(ncclComm_t c); /* c->order.page, c->meter */
+hk_status hk_watch_new(ncclComm_t c); /* c->order.page, c->order.meter */
 /* Publishes the next operation, which this rank has put on a stream. `traceable`: the operation has the same number on
  * all ranks. False after the capture of a graph, because replays are not counted. */
 void hk_watch_enqueued(ncclComm_t c, const hk_call *call, bool traceable);

@@ -134,6 +134,8 @@ static void backend_memory_drop(ncclComm_t c, void *base, size_t bytes, void *ha
 
 static const hk_memory_ops backend_memory = {.add = backend_memory_add, .drop = backend_memory_drop};
 
+static const hk_diagnosis_ops backend_diagnosis = {.inspect = backend_inspect, .copy = backend_copy};
+
 const hk_backend hk_backend_gpu = {
     .ring_orders = true,
     .late_scalars = true,
@@ -153,8 +155,7 @@ const hk_backend hk_backend_gpu = {
     .slot_bytes = backend_slot_bytes,
     .switch_reduces = hk_gpu_switch_reduces,
     .check = backend_check,
-    .inspect = backend_inspect,
-    .copy = backend_copy,
+    .diagnosis = &backend_diagnosis,
     .suspension = &hk_gpu_suspension,
     .run_one = backend_run_one,
     .run_group = hk_gpu_run,

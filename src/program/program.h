@@ -119,8 +119,8 @@ HK_INLINE int hk_coll_pairs(hk_coll c) {
 }
 /* The collective whose programs `c` uses (coll.def). */
 hk_coll hk_coll_plain(hk_coll c);
-/* Whether a call is in place. Ranks must agree about what they run, and they may differ in this: so it is HK_INPLACE_ANY
- * unless the user promises that all ranks do the same (HOCKET_PROGRAMS_BY_PLACE). */
+/* Whether a call is in place. Ranks must agree about what they run, and they may differ in this. So it is
+ * HK_INPLACE_ANY, unless the user promises that all ranks do the same (HOCKET_PROGRAMS_BY_PLACE). */
 typedef enum hk_inplace { HK_INPLACE_ANY, HK_INPLACE_YES, HK_INPLACE_NO } hk_inplace;
 /* In place: the output block at the address of input block `block` of `rank`; -1: none. */
 int hk_coll_alias(hk_coll c, int rank, int nranks, int root, int block);

@@ -255,7 +255,7 @@ static void choose_warn_overruled(ncclComm_t c, hk_coll coll, const hk_decision 
 
 static void choose_counter(ncclComm_t c, const hk_call *op, hk_launch *a) {
   a->message = hk_call_message(op, c->nranks);
-  a->cell = hk_meter_at(c->meter, hk_call_counts_as(op), a->message);
+  a->cell = hk_meter_at(c->order.meter, hk_call_counts_as(op), a->message);
 }
 
 static hk_status choose_decide(ncclComm_t c, const hk_call *op, hk_choice *choice) {

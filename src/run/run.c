@@ -127,9 +127,9 @@ static inline void run_end(ncclComm_t c) {
 static __attribute__((noinline)) void run_time(ncclComm_t c, const hk_launch *launch, uint64_t began, uint64_t waited) {
   const uint64_t now = hk_now_ns(), ns = hk_ago_ns(now, began ? began : waited);
   if (waited || launch->message >= HK_METER_TIMED_BYTES)
-    hk_meter_timed(c->meter, launch->cell, ns, now);
+    hk_meter_timed(c->order.meter, launch->cell, ns, now);
   else
-    hk_meter_sampled(c->meter, launch->cell, ns, now);
+    hk_meter_sampled(c->order.meter, launch->cell, ns, now);
 }
 
 /* Steps the execution to its end. */

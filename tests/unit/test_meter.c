@@ -100,7 +100,7 @@ TEST(calls) {
                                         {HK_BROADCAST, 1, 1, 100, 1},
                                         {HK_COLL_COUNT, 0, 1, 8, 0},
                                         {HK_COLL_COUNT + 1, 0, 1, 8, 0}};
-  ck_assert_int_eq(hk_meter_read(c->meter, v), (int)HK_ARRAY_LENGTH(want));
+  ck_assert_int_eq(hk_meter_read(c->order.meter, v), (int)HK_ARRAY_LENGTH(want));
   for (size_t i = 0; i < HK_ARRAY_LENGTH(want); i++) {
     ck_assert_uint_eq(v[i].kind, want[i].kind);
     ck_assert_uint_eq(v[i].size_class, want[i].size_class);
