@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* check: notsan long=asan */
+/* check: timeout=300 notsan long=asan */
 /* The simulator against published figures.  One model and one set of constants for all rows; each row names its
  * source. */
 #include <check.h>
@@ -365,4 +365,4 @@ TEST(queue_grows) {
   free(q.at);
 }
 
-int main(void) { return suite_main("sim_published", .timeout = 120); }
+int main(void) { return suite_main("sim_published", .timeout = 300); }
