@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "../../src/base/meter.h"
 #include "../../src/base/param.h"
 #include "../../src/collectives/algorithm.h"
 #include "../../src/core/backend.h"
@@ -307,6 +308,8 @@ static void open_machine(struct ncclComm *c, size_t k, int rank) {
   const hk_host_facts *h = &machines[k].hosts;
   uint64_t hosts[8];
   *c = (struct ncclComm){.settings = hk_settings_now(), .rank = rank, .nranks = h->nranks, .backend = &backend};
+  c->order.meter = hk_meter_new();
+  ck_assert_ptr_nonnull(c->order.meter);
   ck_assert_int_eq(hk_choose_new(c), HK_OK);
   ck_assert_int_eq(hk_overrides_read(c->selection->overrides, hk_settings_now(), 0, 0), HK_OK);
   c->selection->machine = hk_machine_of_hosts(h, hk_choose_constants(c));
@@ -316,6 +319,7 @@ static void open_machine(struct ncclComm *c, size_t k, int rank) {
   ck_assert_int_eq(hk_outlines_new(&c->selection->machine.outlines, h->nranks, c->selection->layout), HK_OK);
 }
 static void close_machine(struct ncclComm *c) {
+  hk_meter_free(c->order.meter);
   hk_plans_free(c);
   hk_selection_free(c);
   free(c->plans);

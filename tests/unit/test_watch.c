@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* check: notsan */
-/* What a rank shows of itself to ranks that wait for it (src/failure/watch.c): a communicator of which nothing is there
- * but its state and its board. */
+/* What a rank shows of itself to ranks that wait for it (src/failure/watch.c). The communicator has only its state, its
+ * status page and its counters. */
 #include <check.h>
 #include <string.h>
 #include "../../src/base/wait.h"
@@ -18,9 +18,11 @@ static struct ncclComm c; /* each test has a process of its own */
 static const hk_call sum = {.count = 1000, .coll = HK_ALLREDUCE, .dtype = HK_F32, .redop = HK_MAX, .root = 3};
 
 static void setup(void) {
-  static _Alignas(HK_CACHE_LINE) hk_status_page board;
+  static _Alignas(HK_CACHE_LINE) hk_status_page page;
+  static hk_meter meter;
   pthread_mutex_init(&c.health.lock, NULL);
-  c.order.page = &board;
+  c.order.page = &page;
+  c.order.meter = &meter;
 }
 
 static hk_activity shown(void) {
