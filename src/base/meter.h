@@ -16,7 +16,6 @@
 
 enum { HK_METER_KINDS = 16, HK_METER_CLASSES = 14 };
 enum { HK_METER_SAMPLE = 64 };              /* calls from one sample to the next; less at the beginning */
-enum { HK_METER_LONG_NS = 100000 };         /* a wait from this length on is timed */
 enum { HK_METER_TIMED_BYTES = 256 * 1024 }; /* a message from this length on is timed */
 
 typedef struct hk_meter_cell {

@@ -34,7 +34,7 @@ typedef struct hk_ps_comm {
   uint64_t waited_ms;             /* the longest wait of a rank in it */
   char verdict[400];              /* in words; empty: nothing to report */
   struct {
-    int collectives;      /* the latest ones in which ranks waited for others, and of which all ranks still know */
+    int collectives;      /* the latest ones in which ranks waited for others; all ranks still know them */
     uint64_t first, last; /* their numbers */
     char text[320];       /* the ranks that are late, in words; empty: none is */
   } late;

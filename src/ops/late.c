@@ -147,8 +147,8 @@ static void late_name(hk_ps_comm *c, const late_view *v, uint64_t latest) {
   hk_ranks_describe(late, n, list, sizeof list);
   if (n > 1) snprintf(which, sizeof which, " rank %d", worst);
   snprintf(c->late.text, sizeof c->late.text,
-           "%s %s late,%s by %.2f ms on average in the last %d collectives in which ranks waited (%llu to %llu), "
-           "to %llu of which it came last",
+           "%s %s late,%s by %.2f ms on average in the last %d collectives in which ranks waited (%llu to %llu); it "
+           "came last to %llu of them",
            list, n > 1 ? "are" : "is", which, (double)latest * 1e-6 / c->late.collectives, c->late.collectives,
            (unsigned long long)c->late.first, (unsigned long long)c->late.last,
            (unsigned long long)c->ranks[worst].recent.count);

@@ -154,7 +154,7 @@ static hk_status run_exec(ncclComm_t c, const hk_call *call, hk_exec *x, uint64_
     }
     if (__builtin_expect(w.begin_ns != 0, 0)) {
       hk_flight_collective_waits(c);
-      if (w.waited_ns >= HK_METER_LONG_NS && !long_from) long_from = w.begin_ns;
+      if (w.waited_ns >= HK_WAIT_LONG_NS && !long_from) long_from = w.begin_ns;
     }
     moved = false;
     rc = hk_exec_step(x, &moved);
