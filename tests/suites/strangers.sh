@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# check: root timeout=60
+# check: root alone timeout=200
 # Strangers: another user of the host, and another host without the secret. While a job of two processes starts and runs, they
 # send datagrams with descriptors to its sockets, hellos without the secret, and hold idle connections to each of its ports. The
 # job ends right, with less than a second of delay.
@@ -89,7 +89,7 @@ job() { # what command-for-a-rank...
   shift
   began=$(date +%s%N)
   for r in 0 1; do
-    netns_start 1 "$tmp/out.$r" env RANK=$r WORLD_SIZE=2 MASTER_ADDR="$(netns_ip 1)" MASTER_PORT=$port HOCKET_SPIN=50 HOCKET_PORT_RANGE=29700-29703 timeout 15 "$@"
+    netns_start 1 "$tmp/out.$r" env RANK=$r WORLD_SIZE=2 MASTER_ADDR="$(netns_ip 1)" MASTER_PORT=$port HOCKET_SPIN=50 HOCKET_PORT_RANGE=29700-29703 timeout 40 "$@"
     pids+=($!)
   done
   for r in "${pids[@]}"; do wait "$r" || code=$?; done
