@@ -106,8 +106,7 @@ python() {
 }
 speed() {
   local n c a
-  step "links and kernels alone" 30 "$build/bin/hocket" bandwidth --floor 0 -b "${HK_GPU_LARGEST:-256M}" &&
-    say "$(grep -a 'P2P\|COPY\|^ *0 ' "$step_output" | sed 's/^/      /')"
+  step "copies alone" 30 "$build/bin/hocket" doctor copies p2p && say "$(sed 's/^/      /' "$step_output" | cut -c 1-200)"
   step "floors (PyTorch)" 40 python3 tests/gpu/floors.py && say "      $(tail -n 1 "$step_output")"
   for n in 2 8; do
     perf "latency, $n ranks, one launch" 15 all_reduce -g $n -b 8 -e 64K -f 8 -n 200 -w 20 -c 0
