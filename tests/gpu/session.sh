@@ -63,7 +63,8 @@ gate() {
     threads=-g
   fi
   perf "sends and receives" 12 sendrecv $threads 2 -b 8 -e 4M -f 64 -n 2 -w 1
-  [ $threads = -g ] || perf "a graph" 12 all_reduce -t 2 -G 2 -b 8 -e 1M -f 64 -n 2 -w 1
+  [ $threads = -g ] || perf "a graph" 12 all_reduce -t 2 -G 2 -b 8 -e 1M -f 64 -n 2 -w 1 ||
+    NCCL_GRAPH_MIXING_SUPPORT=0 perf "  without an order of replays and calls" 10 all_reduce -t 2 -G 2 -b 8 -e 1M -f 64 -n 2 -w 1
   perf "2 processes" 15 all_reduce --procs 2 -b 8 -e 1M -f 64 -n 2 -w 1 ||
     NCCL_CUMEM_ENABLE=0 perf "  by IPC handles" 10 all_reduce --procs 2 -b 8 -e 1M -f 64 -n 2 -w 1
   [ "$gpus" -le 1 ] || perf "$gpus processes, a GPU each" 30 all_reduce --procs "$gpus" "${two[@]}" || return 1
@@ -71,6 +72,7 @@ gate() {
 }
 graphs() {
   local c
+  step "what ends a capture" 15 python3 tests/gpu/capture.py && say "$(sed 's/^/      /' "$step_output")"
   for c in $all; do perf "graph, $c" 15 "$c" $threads 2 -G 3 -b 1K -e 1M -f 32 -n 3 -w 1; done
 }
 matrix() {
@@ -126,7 +128,9 @@ speed() {
 # An MPS of our own, only for these processes. A client that is killed may leave it unusable: it is started again then.
 mps_start() {
   export CUDA_MPS_PIPE_DIRECTORY=$mps CUDA_MPS_LOG_DIRECTORY=$mps
-  timeout 10 nvidia-cuda-mps-control -d >/dev/null 2>&1
+  timeout 10 nvidia-cuda-mps-control -d >/dev/null 2>&1 || return
+  # The first client starts the server, and others that come meanwhile are refused.
+  timeout 20 "$build/bin/all_reduce_perf" -g 1 -b 8 -e 8 -n 1 -w 0 >"$step_output" 2>&1
 }
 mps_end() {
   [ -n "${CUDA_MPS_PIPE_DIRECTORY:-}" ] || return 0
