@@ -86,8 +86,10 @@ static bool cuda_stream_refused(hk_device *base, CUresult code) {
   do {                                                                                                                 \
     if (its_here) (code) = (call);                                                                                     \
     if (!(its_here) || cuda_stream_refused((base), (code))) {                                                          \
+      const CUresult first_ = (code);                                                                                  \
       HK_CUDA_ENTER(base);                                                                                             \
       (code) = (call);                                                                                                 \
+      if ((code) == CUDA_ERROR_STREAM_CAPTURE_INVALIDATED && first_) (code) = first_; /* what ended the capture */     \
     }                                                                                                                  \
   } while (0)
 
@@ -123,8 +125,10 @@ static hk_status stream_state(hk_device *base, hk_queue q, hk_queue_state *out) 
   if (status == CU_STREAM_CAPTURE_STATUS_INVALIDATED)
     return HK_FAIL(HK_ERR_USAGE, "device %d: the capture of stream %p is broken by an earlier error: end it first",
                    ordinal, q);
-  out->id = cuda_stream_id_of(q);
   out->capturing = status == CU_STREAM_CAPTURE_STATUS_ACTIVE;
+  /* In a capture the handle is enough, because it is not reused there; and the fewer calls a capture sees, the fewer can
+   * end it (docs/results/gpu.md). */
+  out->id = out->capturing ? (uintptr_t)q : cuda_stream_id_of(q);
   out->graph = out->capturing ? graph : NULL;
   if (!out->capturing) out->capture = 0;
   if (out->capturing && !asks) out->here = hk_cuda_is_current(base);
