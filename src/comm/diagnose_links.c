@@ -12,6 +12,7 @@
 #include "../core/call.h"
 #include "../transport/transport.h"
 #include "diagnose.h"
+#include "hosts.h"
 
 enum {
   BLOCK = 65536,   /* bytes that ranks of a host send each other */
@@ -240,8 +241,7 @@ static hk_status links_report_hosts(hk_diagnosis *d, const links_fact *facts) {
 
 static void links_number_hosts(links_run *x) {
   for (int r = 0; r < x->c->nranks; r++) {
-    int first = 0;
-    while (x->c->peers[first].host != x->c->peers[r].host) first++;
+    const int first = hk_hosts_first(x->c, r);
     x->position[r] = first == r ? x->nhosts++ : x->position[first];
   }
 }

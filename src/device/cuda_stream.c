@@ -126,7 +126,7 @@ static hk_status stream_state(hk_device *base, hk_queue q, hk_queue_state *out) 
     return HK_FAIL(HK_ERR_USAGE, "device %d: the capture of stream %p is broken by an earlier error: end it first",
                    ordinal, q);
   out->capturing = status == CU_STREAM_CAPTURE_STATUS_ACTIVE;
-  /* In a capture the handle is enough, because it is not reused there; and the fewer calls a capture sees, the fewer can
+  /* In a capture the handle is enough, because it is not reused there. The fewer calls a capture sees, the fewer can
    * end it (docs/results/gpu.md). */
   out->id = out->capturing ? (uintptr_t)q : cuda_stream_id_of(q);
   out->graph = out->capturing ? graph : NULL;

@@ -123,19 +123,20 @@ static inline void run_end(ncclComm_t c) {
   c->order.exec = NULL;
 }
 
-/* `waited`: 0, or when a long wait began. */
-static __attribute__((noinline)) void run_time(ncclComm_t c, const hk_launch *launch, uint64_t began, uint64_t waited) {
-  const uint64_t now = hk_now_ns(), ns = hk_ago_ns(now, began ? began : waited);
-  if (waited || launch->message >= HK_METER_TIMED_BYTES)
-    hk_meter_timed(c->order.meter, launch->cell, ns, now);
-  else
+/* The time of a collective that is over. began 0: it is that of its long waits. `sample`: it stands for others, too. */
+static __attribute__((noinline)) void run_time(ncclComm_t c, const hk_launch *launch, uint64_t began, uint64_t waited,
+                                               bool sample) {
+  const uint64_t now = hk_now_ns(), ns = began ? hk_ago_ns(now, began) : waited;
+  if (sample)
     hk_meter_sampled(c->order.meter, launch->cell, ns, now);
+  else
+    hk_meter_timed(c->order.meter, launch->cell, ns, now);
 }
 
 /* Steps the execution to its end. */
 static hk_status run_exec(ncclComm_t c, const hk_call *call, hk_exec *x, uint64_t began) {
   hk_waiter w;
-  uint64_t waited = 0, long_from = 0; /* for other ranks, in long waits; when the first one began */
+  uint64_t waited = 0; /* for other ranks, in long waits */
   bool moved = false;
   hk_wait_begin(&w, &c->wait);
   hk_status rc = hk_exec_step(x, &moved);
@@ -152,16 +153,15 @@ static hk_status run_exec(ncclComm_t c, const hk_call *call, hk_exec *x, uint64_
     } else {
       HK_OR_RETURN(hk_wire_pause(c, &w));
     }
-    if (__builtin_expect(w.begin_ns != 0, 0)) {
-      hk_flight_collective_waits(c);
-      if (w.waited_ns >= HK_WAIT_LONG_NS && !long_from) long_from = w.begin_ns;
-    }
+    if (__builtin_expect(w.begin_ns != 0, 0)) hk_flight_collective_waits(c);
     moved = false;
     rc = hk_exec_step(x, &moved);
   }
   hk_flight_collective_over(c, !x->launch->brief || w.begin_ns);
-  run_waited(c, call, waited + hk_wait_long_ns(&w));
-  if (__builtin_expect((began | long_from) != 0, 0)) run_time(c, x->launch, began, long_from);
+  waited += hk_wait_long_ns(&w);
+  run_waited(c, call, waited);
+  const bool alone = waited >= HK_WAIT_LONG_NS || x->launch->message >= HK_METER_TIMED_BYTES;
+  if (__builtin_expect(began || alone, 0)) run_time(c, x->launch, began, waited, !alone);
   return HK_OK;
 }
 
@@ -308,7 +308,7 @@ static hk_status run_step_collectives(member *m, const hk_waiter *w, bool *moved
     run_waited(c, m->collectives[m->next++], m->waited + (m->fresh ? 0 : hk_wait_long_ns(w)));
     if (c->profiler) hk_profile_collective_over(c->profiler);
     hk_flight_collective_over(c, true);
-    run_time(c, m->exec.launch, m->began, m->began);
+    run_time(c, m->exec.launch, m->began, 0, false);
     run_end(c);
   }
   return HK_OK;

@@ -6,7 +6,7 @@
 
 /* HOST, HOST:PORT, [V6]:PORT, or NULL for NCCL_RAS_ADDR, whose port is also the default. */
 bool hk_ras_split(const char *address, char *host, size_t host_bytes, char *port, size_t port_bytes);
-/* A socket; -1: none of the host's addresses, of which there may be several, accepts the connection. */
+/* A connected socket; -1: no address of the host accepts the connection, and the error is printed. */
 int hk_ras_connect(const char *host, const char *port);
 /* Each send and recv takes at most this long; 0: any time. */
 void hk_ras_set_patience(int fd, int seconds);

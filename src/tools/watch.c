@@ -12,7 +12,6 @@ static int watch_run(void *into, int nargs, char **args) {
   const bool live = isatty(STDOUT_FILENO);
   hk_waiter w;
   o->address = nargs ? args[0] : NULL;
-  if (o->address && o->job) return hk_tool_wrong("--job is for the processes of this host");
   if (o->interval_s <= 0) return hk_tool_wrong("--interval is a pause of more than 0 seconds");
   hk_wait_begin(&w, &env);
   int code = hk_ps_show(o, live ? "\033[H\033[2J" : ""); /* home, clear */

@@ -7,8 +7,6 @@ typedef hk_ps_options options;
 static int ps_run(void *into, int nargs, char **args) {
   options *o = into;
   o->address = nargs ? args[0] : NULL;
-  if (o->address && o->job)
-    return hk_tool_wrong("--job is for the processes of this host: a RAS service does not tell the names of jobs");
   return hk_ps_show(o, "");
 }
 

@@ -98,6 +98,8 @@ static void show_text(const hk_ps *p, const hk_ps_options *o) {
 int hk_ps_show(const hk_ps_options *o, const char *before) {
   hk_ps p = {.ncomms = 0};
   int code = HK_EXIT_OK;
+  if (o->address && o->job)
+    return hk_tool_wrong("--job is for the processes of this host: a RAS service does not tell the names of jobs");
   if (o->address && !hk_ps_read_remote(&p, o->address))
     code = HK_EXIT_TROUBLE;
   else if (!o->address && hk_ps_collect(&p, (unsigned)o->late_ms, NULL) != HK_OK)
