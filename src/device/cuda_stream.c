@@ -171,11 +171,26 @@ static hk_status cuda_stream_order_end(hk_device *base, hk_queue_order *o, hk_qu
 /* The driver's support for ordering replays: since CUDA 11.1. */
 static bool cuda_stream_orders_replays(void) { return hk_cu.GraphAddEventRecordNode && hk_cu.GraphAddDependencies; }
 
+/* Moves the event, with the work that it marks, to a stream that never captures. A graph's wait for an event that was
+ * never recorded, or was last recorded in the stream that now captures, is suspected to end the capture
+ * (docs/results/gpu.md). NCCL records its event on a stream of its own, too. */
+static hk_status cuda_stream_own_record(hk_device *base, hk_queue_order *o) {
+  CUstream own = NULL;
+  HK_CUDA_ENTER_RELAXED(base);
+  CUresult code = hk_cu.StreamCreateWithPriority(&own, CU_STREAM_NON_BLOCKING, base->limits.priority);
+  if (code == CUDA_SUCCESS && o->used) code = hk_cu.StreamWaitEvent(own, o->event, 0);
+  if (code == CUDA_SUCCESS) code = hk_cu.EventRecord(o->event, own);
+  if (own) (void)hk_cu.StreamDestroy(own);
+  HK_CUDA_OR_RETURN(code, "device %d: recording an event before a graph waits for it", base->limits.ordinal);
+  return HK_OK;
+}
+
 static hk_status cuda_stream_graph_begin(hk_device *base, hk_queue_order *o, hk_queue q, const hk_queue_state *s) {
   CUresult code = CUDA_SUCCESS;
   if (!cuda_stream_orders_replays()) return HK_OK;
   HK_OR_RETURN(cuda_stream_need_event(base, o));
   if (o->graph == s->capture) return HK_OK; /* an earlier piece of the graph waits */
+  HK_OR_RETURN(cuda_stream_own_record(base, o));
   IN_CONTEXT(base, s->here, code, hk_cu.StreamWaitEvent(q, o->event, CU_EVENT_WAIT_EXTERNAL));
   HK_CUDA_OR_RETURN(code, "device %d: a node of a graph that waits for an event", base->limits.ordinal);
   return HK_OK;
