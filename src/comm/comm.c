@@ -147,7 +147,10 @@ hk_status hk_comm_check_usable(ncclComm_t c, const char *who) {
     hk_wait_begin(&w, &(hk_wait_env){.spins = 0});
     while (hk_failure_settled(c) == HK_OK)
       (void)hk_wait_pause(&w); /* at most a second; then all ranks report the same */
-    hk_flight_failed(c);
+    /* The recorder may be used unless another thread's abort has begun, which waits until nothing is inside. */
+    atomic_fetch_add(&c->health.inside, 1);
+    if (atomic_load(&c->health.closing) == HK_CLOSING_NO) hk_flight_failed(c);
+    atomic_fetch_sub(&c->health.inside, 1);
     return HK_FAIL(hk_failure_settled(c),
                    "%s: the communicator failed before (rank %d of %d): %s. Abort it and create another", who, c->rank,
                    c->nranks, c->health.text);
