@@ -20,30 +20,119 @@ hk_status hk_overlay_open_all(hk_bootstrap *b, bool doubling) {
   return HK_OK;
 }
 
+/* ---- rows ----
+ * Most facts of neighbours are equal. So a message has for each 8 words of a row one byte, with a bit for each word that
+ * differs from the row before it, and then those words. The first row differs from zeros. What a row has beyond its
+ * last whole word is sent as it is. */
+
+enum { ROWS_WORD = sizeof(uint64_t), ROWS_GROUP = 8 };
+
+static uint64_t rows_word(const uint8_t *row, size_t w) {
+  uint64_t word = 0;
+  if (row) memcpy(&word, row + w * ROWS_WORD, sizeof word);
+  return word;
+}
+
+/* The most that a row takes in a message. */
+static size_t rows_most(size_t bytes) { return bytes + bytes / (ROWS_WORD * ROWS_GROUP) + 1; }
+
+/* How many words the group from w on has. */
+static size_t rows_group(size_t bytes, size_t w) {
+  const size_t left = bytes / ROWS_WORD - w;
+  return left < ROWS_GROUP ? left : ROWS_GROUP;
+}
+
+static uint8_t *rows_pack(uint8_t *out, const uint8_t *row, const uint8_t *before, size_t bytes) {
+  size_t n, at = 0;
+  for (size_t w = 0; (n = rows_group(bytes, w)) > 0; w += n, at = w * ROWS_WORD) {
+    uint8_t *differs = out++;
+    *differs = 0;
+    if (before && !memcmp(row + at, before + at, n * ROWS_WORD)) continue;
+    for (size_t k = 0; k < n; k++) {
+      const uint64_t word = rows_word(row, w + k);
+      if (word == rows_word(before, w + k)) continue;
+      *differs |= (uint8_t)(1u << k);
+      memcpy(out, &word, sizeof word);
+      out += sizeof word;
+    }
+  }
+  memcpy(out, row + at, bytes - at);
+  return out + (bytes - at);
+}
+
+/* Returns the end of the row in the message; NULL: the message is too short. */
+static const uint8_t *rows_unpack(const uint8_t *in, const uint8_t *end, uint8_t *row, const uint8_t *before,
+                                  size_t bytes) {
+  size_t n, at = 0;
+  for (size_t w = 0; (n = rows_group(bytes, w)) > 0; w += n, at = w * ROWS_WORD) {
+    if (in == end) return NULL;
+    const unsigned differs = *in++;
+    if (before && !differs) memcpy(row + at, before + at, n * ROWS_WORD);
+    for (size_t k = 0; k < n && (differs || !before); k++) {
+      uint64_t word = rows_word(before, w + k);
+      if (differs >> k & 1) {
+        if ((size_t)(end - in) < sizeof word) return NULL;
+        memcpy(&word, in, sizeof word);
+        in += sizeof word;
+      }
+      memcpy(row + at + k * ROWS_WORD, &word, sizeof word);
+    }
+  }
+  if ((size_t)(end - in) < bytes - at) return NULL;
+  memcpy(row + at, in, bytes - at);
+  return in + (bytes - at);
+}
+
+/* Rows `first`, first + 1, ... of the table, modulo the ranks. */
+typedef struct gather_rows {
+  uint8_t *table;
+  size_t nranks, bytes, first, count;
+} gather_rows;
+static uint8_t *gather_row(const gather_rows *g, size_t i) { return g->table + (g->first + i) % g->nranks * g->bytes; }
+
+static hk_status gather_send(const gather_rows *g, hk_overlay_link *to, uint64_t seq) {
+  uint64_t bytes = g->bytes;
+  uint8_t *message = malloc(g->count * rows_most(g->bytes)), *end = message;
+  if (!message) return HK_FAIL_ERRNO("no memory for facts of %zu ranks", g->count);
+  for (size_t i = 0; i < g->count; i++)
+    end = rows_pack(end, gather_row(g, i), i ? gather_row(g, i - 1) : NULL, g->bytes);
+  hk_status rc =
+      hk_overlay_send(to, HK_FRAME_GATHER, seq, (uint8_t *)&bytes, sizeof bytes, message, (size_t)(end - message));
+  free(message);
+  return rc;
+}
+
+static hk_status gather_receive(const gather_rows *g, hk_overlay_link *from, uint64_t seq, const hk_wait_env *env) {
+  hk_status rc = HK_OK;
+  uint64_t bytes = 0;
+  hk_message *m;
+  HK_OR_RETURN(hk_overlay_await(from, HK_FRAME_GATHER, seq, env, &m));
+  const uint8_t *at = m->data + sizeof bytes, *end = m->data + m->frame.bytes;
+  if (m->frame.bytes >= sizeof bytes) memcpy(&bytes, m->data, sizeof bytes);
+  for (size_t i = 0; at && bytes == g->bytes && i < g->count; i++)
+    at = rows_unpack(at, end, gather_row(g, i), i ? gather_row(g, i - 1) : NULL, g->bytes);
+  if (bytes != g->bytes || at != end)
+    rc =
+        HK_FAIL(HK_ERR_REMOTE,
+                "rank %d gathers %llu bytes a rank and this rank gathers %zu (%zu bytes for %zu ranks): all ranks must "
+                "load the same library",
+                from->rank, (unsigned long long)bytes, g->bytes, (size_t)m->frame.bytes, g->count);
+  free(m);
+  return rc;
+}
+
 /* Before round k a rank has the rows of itself and the 2^k - 1 ranks after it. It sends the rows that the rank 2^k
  * before it still lacks to that rank, and receives the same number from the rank 2^k after it. */
 hk_status hk_overlay_gather(hk_bootstrap *b, uint8_t *table, size_t bytes, const hk_wait_env *env) {
-  size_t n = (size_t)b->nranks, me = (size_t)b->rank;
-  uint64_t seq = ++b->gathers;
+  const size_t n = (size_t)b->nranks;
+  const uint64_t seq = ++b->gathers;
   for (int k = 0; k < b->rounds; k++) {
-    size_t have = (size_t)1 << k, count = have < n - have ? have : n - have;
-    size_t first = count < n - me ? count : n - me; /* rows before the numbering wraps */
     hk_overlay_link *next = hk_link_to(b, true, k), *previous = hk_link_to(b, false, k);
-    hk_message *m;
-    HK_OR_RETURN(hk_overlay_send(previous, HK_FRAME_GATHER, seq, table + me * bytes, first * bytes, table,
-                                 (count - first) * bytes));
-    HK_OR_RETURN(hk_overlay_await(next, HK_FRAME_GATHER, seq, env, &m));
-    size_t from = (size_t)next->rank, got = m->frame.bytes;
-    first = count < n - from ? count : n - from;
-    if (got == count * bytes) {
-      memcpy(table + from * bytes, m->data, first * bytes);
-      memcpy(table, m->data + first * bytes, (count - first) * bytes);
-    }
-    free(m);
-    if (got != count * bytes)
-      return HK_FAIL(HK_ERR_REMOTE,
-                     "rank %d gathers %zu bytes a rank and rank %d gathers %zu: all ranks must load the same library",
-                     next->rank, got / count, b->rank, bytes);
+    const size_t have = (size_t)1 << k;
+    gather_rows g = {table, n, bytes, (size_t)b->rank, have < n - have ? have : n - have};
+    HK_OR_RETURN(gather_send(&g, previous, seq));
+    g.first = (size_t)next->rank;
+    HK_OR_RETURN(gather_receive(&g, next, seq, env));
   }
   return HK_OK;
 }

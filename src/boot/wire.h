@@ -130,7 +130,7 @@ bool hk_reply_decode(hk_reply *r, const uint8_t in[HK_REPLY_BYTES], const uint8_
 typedef enum hk_frame_type {
   HK_FRAME_OPEN = 1, /* in memory only; on a socket the hello does this */
   HK_FRAME_CONTACT,  /* pointer doubling */
-  HK_FRAME_GATHER,   /* rows of an allgather */
+  HK_FRAME_GATHER,   /* rows of an allgather (gather.c) */
   HK_FRAME_BARRIER,
   HK_FRAME_EVENT,
   HK_FRAME_GOODBYE
