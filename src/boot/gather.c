@@ -21,9 +21,9 @@ hk_status hk_overlay_open_all(hk_bootstrap *b, bool doubling) {
 }
 
 /* ---- rows ----
- * Most facts of neighbours are equal. So a message has for each 8 words of a row one byte, with a bit for each word that
- * differs from the row before it, and then those words. The first row differs from zeros. What a row has beyond its
- * last whole word is sent as it is. */
+ * Most facts of neighbours are equal. So a message has for each 8 words of a row one byte, with a bit for each word
+ * that differs from the row before it, and then those words. The first row differs from zeros. What a row has beyond
+ * its last whole word is sent as it is. */
 
 enum { ROWS_WORD = sizeof(uint64_t), ROWS_GROUP = 8 };
 

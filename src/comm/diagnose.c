@@ -9,6 +9,8 @@
 #include "../base/wait.h"
 #include "../boot/bootstrap.h"
 #include "../core/backend.h"
+#include "../topo/xid.h"
+#include "hosts.h"
 
 enum {
   ENVIRONMENT = 4096, /* bytes of a rank's variables that are compared */
@@ -17,7 +19,10 @@ enum {
 
 typedef struct diagnose_fact {
   hk_backend_device device;
-  uint32_t cut;           /* there are more variables */
+  uint32_t cut; /* there are more variables */
+  int32_t xids; /* different errors of its host's GPUs in the kernel's log; -1: not read */
+  hk_xid xid;   /* the newest one */
+  char host[64];
   char text[ENVIRONMENT]; /* "NAME=value\n"..., sorted */
 } diagnose_fact;
 
@@ -208,6 +213,41 @@ static void diagnose_ecc(hk_diagnosis *d, const diagnose_fact *facts, bool *is) 
         (long long)threshold, hk_diagnosis_ranks(d, is, ranks, sizeof ranks), (unsigned long long)worst[1]);
 }
 
+/* Only the first rank of each host reads its log. */
+static void diagnose_read_xids(ncclComm_t c, diagnose_fact *f) {
+  hk_xid all[HK_XIDS];
+  f->xids = -1;
+  (void)gethostname(f->host, sizeof f->host - 1);
+  if (hk_hosts_first(c, c->rank) != c->rank) return;
+  f->xids = hk_xid_read("", all);
+  for (int i = 0; i < f->xids; i++)
+    if (i == 0 || all[i].age_s < f->xid.age_s) f->xid = all[i];
+}
+
+static void diagnose_xids(hk_diagnosis *d, const diagnose_fact *facts) {
+  int hosts = 0, read = 0, bad = 0;
+  for (int r = 0; r < d->comm->nranks; r++) {
+    const hk_xid *x = &facts[r].xid;
+    if (hk_hosts_first(d->comm, r) != r) continue;
+    hosts++;
+    read += facts[r].xids >= 0;
+    if (facts[r].xids <= 0) continue;
+    bad++;
+    hk_diagnosis_say(
+        d, HK_DIAGNOSIS_INFO,
+        "%s %d of %s %.23s, %lld s ago, on host %.63s (%d different in its kernel's log; hocket doctor xid "
+        "shows all): %.119s",
+        x->nvswitch ? "SXid" : "Xid", x->number, x->nvswitch ? "NVSwitch" : "GPU", x->bus, (long long)x->age_s,
+        facts[r].host, facts[r].xids, x->text);
+  }
+  if (read < hosts)
+    hk_diagnosis_say(d, HK_DIAGNOSIS_INFO,
+                     "Xid/SXid: the kernel's log cannot be read on %d of %d hosts (only root may)", hosts - read,
+                     hosts);
+  else if (!bad)
+    hk_diagnosis_say(d, HK_DIAGNOSIS_OK, "Xid/SXid: no errors in the kernel's logs of %d hosts", hosts);
+}
+
 /* The line of the variable `arg`, a "NAME=", or "(unset)". */
 static const char *diagnose_variable(const diagnose_fact *f, const void *arg, char *text, size_t bytes) {
   const size_t n = strlen(arg);
@@ -259,6 +299,7 @@ hk_status hk_diagnose_settings(ncclComm_t c) {
   HK_TRY(hk_diagnosis_begin(&d, c, "RAS Diagnostics"), out);
   HK_TRY(diagnose_read_environment(&facts[c->rank]), out);
   if (c->backend->diagnosis) c->backend->diagnosis->inspect(c, &facts[c->rank].device);
+  if (c->backend->diagnosis) diagnose_read_xids(c, &facts[c->rank]);
   HK_TRY(hk_bootstrap_allgather(c->bootstrap, facts, sizeof *facts), out);
   for (int r = 0; r < c->nranks; r++) facts[r].text[ENVIRONMENT - 1] = '\0';
   if (c->rank == 0 && c->backend->diagnosis) {
@@ -270,6 +311,7 @@ hk_status hk_diagnose_settings(ncclComm_t c) {
     diagnose_ecc(&d, facts, is);
     if (links) diagnose_compare(&d, facts, "NVLink", diagnose_nvlink, is);
     diagnose_inactive(&d, facts, is);
+    diagnose_xids(&d, facts);
   }
   if (c->rank == 0) diagnose_environment(&d, facts, is);
 out:

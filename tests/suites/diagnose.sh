@@ -82,6 +82,7 @@ if [ -e "$emulator/kernels.so" ]; then
   has "$(line '\[OK\]   GPU inventory: 2x Emulated GPU')" GPUs
   has "$(line '\[OK\]   NVIDIA graphics driver version: 580')" GPUs
   has "$(line '\[OK\]   ECC: no uncorrected volatile errors across 2 of 2 ranks')" GPUs
+  has "$(line '\[(OK|INFO)\] +Xid/SXid: ')" GPUs
   has "$(line '\[INFO\] NVLink: 4 link\(s\) per device, 3 active on rank\(s\) \{1\}')" GPUs
   has "$(line '\[INFO\] NVLink: inactive link\(s\) on rank\(s\) \{1\}')" GPUs
   has "$(line '\[OK\]   p2p: .*\(2 peer accesses\) in comm')" GPUs

@@ -87,6 +87,7 @@ put sys/kernel/mm/transparent_hugepage/enabled "always [madvise] never"
 put sys/kernel/mm/transparent_hugepage/shmem_enabled "always within_size [advise] never deny force"
 put sys/module/nvidia_peermem/version 1
 put sys/devices/system/cpu/cpu0/cpufreq/scaling_governor performance
+put dev/kmsg $'6,1,1000,-;Linux version 6.1\n SUBSYSTEM=x'
 group $card identity
 config 0000:15:01.0/0000:16:00.0/0000:17:00.0 '\x00\x00'
 
@@ -105,6 +106,10 @@ put sys/kernel/mm/transparent_hugepage/enabled "always madvise [never]"
 put sys/kernel/mm/transparent_hugepage/shmem_enabled "always within_size advise [never] deny force"
 put sys/devices/system/cpu/cpu0/cpufreq/scaling_governor performance
 put sys/devices/system/cpu/cpu1/cpufreq/scaling_governor powersave
+put dev/kmsg $'4,7,5000000,-;NVRM: Xid (PCI:0000:18:00): 79, pid=1, name=x, GPU has fallen off the bus.
+4,8,6000000,-;NVRM: Xid (PCI:0000:18:00): 79, pid=2, name=y, GPU has fallen off the bus.
+4,9,7000000,-;NVRM: Xid (PCI:0000:19:00): 31, pid=3, name=python, MMU Fault
+4,10,8000000,-;nvidia-nvswitch3: SXid (PCI:0000:c3:00.0): 22013, Non-fatal, Link 24'
 group $card DMA-FQ
 config 0000:15:01.0/0000:16:00.0/0000:17:00.0 '\x1d\x00'
 
@@ -139,6 +144,7 @@ expect ok governor "full speed"
 expect ok links "PCI links run at full speed"
 expect ok gpu "2 GPUs; driver: NVRM"
 expect ok gdr nvidia-peermem
+expect ok xid "no error of a GPU"
 expect ok acs "directly (1 with ACS off)"
 expect ok iommu "untranslated"
 
@@ -165,6 +171,9 @@ expect note numa "moves memory between NUMA nodes, and every move"
 expect note governor "1 of 2 processors use the governor 'powersave'"
 expect problem links "0000:1a:00.0: its link runs at 16 GT/s x8 and could run at 32 GT/s x16"
 expect problem gdr "nvidia-peermem is not loaded"
+expect problem xid "GPU 0000:18:00: Xid 79, 2 times"
+expect note xid "GPU 0000:19:00: Xid 31, 1 time"
+expect problem xid "NVSwitch 0000:c3:00.0: SXid 22013"
 expect problem acs "1 PCI bridge (0000:17:00.0) sends"
 expect problem iommu "translates the addresses of 1 device (0000:1a:00.0)"
 expect note topology NVLinks

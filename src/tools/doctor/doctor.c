@@ -41,6 +41,7 @@ static const check checks[] = {
     {"topology", "parts of the machine that cannot be seen", hk_doctor_topology},
     {"links", "PCI links that are slower than they could be", hk_doctor_links},
     {"gpu", "GPU driver and libraries", hk_doctor_gpu},
+    {"xid", "errors of GPUs and NVSwitches in the kernel's log", hk_doctor_xid},
     {"kernels", "whether the kernels load on each GPU, and what else their ranks need", hk_doctor_kernels},
     {"nvls", "whether the switch between GPUs adds up (NVLS)", hk_doctor_nvls},
     {"copies", "how fast GPUs copy from and to host memory", hk_doctor_copies},

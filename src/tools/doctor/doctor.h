@@ -67,6 +67,7 @@ void hk_doctor_topology(hk_doctor *d);
 void hk_doctor_links(hk_doctor *d);
 void hk_doctor_gpu(hk_doctor *d);
 void hk_doctor_gdr(hk_doctor *d);
+void hk_doctor_xid(hk_doctor *d);
 void hk_doctor_acs(hk_doctor *d);
 void hk_doctor_iommu(hk_doctor *d);
 /* gpu.c */

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Checks of GPUs, NICs and the bridges between them. */
+#include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 #include "../../base/sysfs.h"
+#include "../../topo/xid.h"
 #include "doctor.h"
 
 static uint32_t pci_gpus(const hk_doctor *d) { return d->topo ? hk_topo_count(d->topo, HK_NODE_GPU) : 0; }
@@ -117,6 +119,33 @@ void hk_doctor_gdr(hk_doctor *d) {
   hk_doctor_say(d, HK_DOC_PROBLEM, "modprobe nvidia-peermem (and put nvidia-peermem into /etc/modules-load.d/)",
                 "NICs do not reach GPU memory: nvidia-peermem is not loaded%s; all traffic goes through host memory",
                 open ? "" : ", and dma-buf needs the driver's open kernel modules");
+}
+
+void hk_doctor_xid(hk_doctor *d) {
+  hk_xid found[HK_XIDS];
+  char fix[256];
+  if (pci_gpus(d) == 0) return;
+  const int n = hk_xid_read(d->root, found);
+  if (n < 0 && errno == ENOENT) return; /* a container, or a machine that was recorded without it */
+  if (n < 0)
+    hk_doctor_say(d, HK_DOC_NOTE, "sudo hocket doctor xid",
+                  "the kernel's log, where drivers report errors of GPUs, cannot be read: %s", strerror(errno));
+  if (n == 0) hk_doctor_say(d, HK_DOC_OK, NULL, "the kernel's log has no error of a GPU");
+  for (int i = 0; i < n; i++) {
+    const hk_xid *x = &found[i];
+    const char *device = x->nvswitch ? "NVSwitch" : "GPU";
+    hk_doctor_say(d, x->program ? HK_DOC_NOTE : HK_DOC_PROBLEM,
+                  x->program ? "look for the fault in that program; compute-sanitizer finds most"
+                  : x->nvswitch
+                      ? "look the SXid up in the manual of NVIDIA's Fabric Manager; take the host out of use"
+                      : hk_doctor_fix(fix,
+                                      "take the host out of use; nvidia-smi -q -i %s; reset the GPU, and look "
+                                      "the Xid up in NVIDIA's catalogue (docs.nvidia.com/deploy/xid-errors)",
+                                      x->bus),
+                  "%s %s: %s %d, %d time%s, last %lld minutes ago: %s%s", device, x->bus, x->nvswitch ? "SXid" : "Xid",
+                  x->number, x->times, x->times > 1 ? "s" : "", (long long)x->age_s / 60, x->text,
+                  x->program ? " (usually a fault of the program that used it)" : "");
+  }
 }
 
 /* ---- ACS ---- */
