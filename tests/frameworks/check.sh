@@ -6,7 +6,7 @@
 # Wheels come from the package index and stay under build/frameworks; NVIDIA's NCCL is not among them.
 # nccl-tests and NCCL's examples are compiled from their sources (nvidia.sh), if they are named.
 # Environment: HK_BUILD, TORCH="2.15 2.14 ..." (versions to try), NCCL_TESTS=DIR and NCCL_EXAMPLES=DIR
-# (sources), ONLY=pattern of names.
+# (sources), SGLANG=DIR (its sources: its wheels lack the reader of RAS), ONLY=pattern of names.
 set -u
 HK_BUILD=${HK_BUILD:-build/gcc}
 lib=$PWD/$HK_BUILD/lib/libnccl.so.2
@@ -129,6 +129,16 @@ if wanted ray; then
   if [ ! -e "$reader" ]; then skip ray "Ray's wheel cannot be had"
   elif [ ! -e "$HK_BUILD/python/hocket/lib/libhocket.so" ]; then skip ray "the Python package is not built: make python"
   else judge ray env PYTHONPATH="$PWD/$HK_BUILD/python" python3 -B $here/ray_hangs.py "$reader" "$HK_BUILD/bin/ncclras"; fi
+fi
+
+# SGLang's, out of its sources if they are named, asks the socket of RAS itself.
+if wanted sglang-ras; then
+  reader=${SGLANG:-}/python/sglang/srt/distributed/nccl_ras.py
+  if [ ! -e "$reader" ]; then skip sglang-ras "SGLANG does not name a folder with SGLang's sources"
+  elif [ ! -e "$HK_BUILD/python/hocket/lib/libhocket.so" ]; then skip sglang-ras "the Python package is not built: make python"
+  elif have clients msgspec; then
+    judge sglang-ras env PYTHONPATH="$PWD/$HK_BUILD/python" "$folder/clients/bin/python" -B $here/sglang_hangs.py "$reader"
+  else skip sglang-ras "$reason"; fi
 fi
 
 # The variables that NVIDIA's newest library names: a new one is to be added to the list, and to params.def or params_inert.def.

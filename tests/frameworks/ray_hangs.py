@@ -6,12 +6,10 @@ import importlib.abc
 import importlib.machinery
 import importlib.util
 import os
-import random
-import subprocess
 import sys
-import tempfile
-import time
 import types
+
+from ras_job import Job
 
 FILE, NCCLRAS = sys.argv[1], os.path.abspath(sys.argv[2])
 VALUES = {"DEFAULT_NCCL_RAS_MIN_POLL_INTERVAL_S": 0.2, "DEFAULT_NCCL_RAS_CONFIRM_DURATION_S": 1.0, "NCCL_RAS_ACTION_FAIL": "fail",
@@ -70,43 +68,27 @@ def main():
         def handle_suspected_hangs(self, report):
             pass
 
-    address = f"localhost:{random.randrange(10000, 20000)}"
-    os.environ.update(NCCL_RAS_ADDR=address, HOCKET_DEVICE="host", PATH=os.path.dirname(NCCLRAS) + ":" + os.environ["PATH"])
-    folder = tempfile.TemporaryDirectory()
-    rank = os.path.join("tests", "ras", "rank.py")
-    job = subprocess.Popen([sys.executable, "-m", "hocket.run", "-n", "4", rank, folder.name])
-    place = os.path.join(folder.name, "")
-    detector, group, healthy = Detector(), Group(), 0
-    try:
-        end = time.monotonic() + 60
-        while not os.path.exists(place + "ready"):
-            assert time.monotonic() < end and job.poll() is None, "the job does not begin"
-            time.sleep(0.05)
-        detector.after_worker_group_start(group)
-        while not found:
-            assert time.monotonic() < end, f"no hang is found in {len(detector.ras_history)} reports"
-            assert detector._ras_poller is not None and not detector._is_ras_degraded, "the detector has given up"
-            detector.after_worker_group_poll_status(None)
-            if len(detector.ras_history) >= 5 and not os.path.exists(place + "pause"):
-                assert not detector.comm_deadlock_count, f"a hang in a job that runs: {detector.comm_deadlock_count}"
-                healthy = len(detector.ras_history)
-                open(place + "pause", "w").close()
-            time.sleep(0.05)
-        comms, report = found[0]
-        counts = {r: ops["AllReduce"] + ops["Broadcast"] for r, ops in report.comm_op_counts[comms[0]].items()}
-        assert len(counts) == 4 and min(counts, key=counts.get) == 1, f"the counts are {counts}"
-        text = detector._ras_poller.query("text")
-        assert "rank 1" in text, text
-        print(f"{healthy} healthy reports, then rank 1 of 4 is behind in {len(comms)} communicator")
-    finally:
-        detector._retire_poller()
-        open(place + "end", "w").close()
-        if os.path.exists(place + "pause"):
-            os.unlink(place + "pause")
+    os.environ["PATH"] = os.path.dirname(NCCLRAS) + ":" + os.environ["PATH"]
+    with Job() as job:
+        detector, group, healthy = Detector(), Group(), 0
         try:
-            job.wait(30)
-        except subprocess.TimeoutExpired:
-            job.kill()
+            detector.after_worker_group_start(group)
+            while not found:
+                assert detector._ras_poller is not None and not detector._is_ras_degraded, "the detector has given up"
+                detector.after_worker_group_poll_status(None)
+                if len(detector.ras_history) >= 5 and not healthy:
+                    assert not detector.comm_deadlock_count, f"a hang in a job that runs: {detector.comm_deadlock_count}"
+                    healthy = len(detector.ras_history)
+                    job.pause()
+                job.wait(f"no hang is found in {len(detector.ras_history)} reports")
+            comms, report = found[0]
+            counts = {r: ops["AllReduce"] + ops["Broadcast"] for r, ops in report.comm_op_counts[comms[0]].items()}
+            assert len(counts) == 4 and min(counts, key=counts.get) == 1, f"the counts are {counts}"
+            text = detector._ras_poller.query("text")
+            assert "rank 1" in text, text
+            print(f"{healthy} healthy reports, then rank 1 of 4 is behind in {len(comms)} communicator")
+        finally:
+            detector._retire_poller()
 
 
 main()
