@@ -59,6 +59,7 @@ static const hk_device_ops ops = {.name = "cuda",
                                   .space = &hk_cuda_space,
                                   .stream = &hk_cuda_stream,
                                   .order = &hk_cuda_order,
+                                  .time = &hk_cuda_time,
                                   .graph = &hk_cuda_graph,
                                   .word = &hk_cuda_word,
                                   .kernel = &hk_cuda_kernel};

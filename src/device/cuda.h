@@ -85,6 +85,7 @@ extern const hk_device_space_ops hk_cuda_space;
 /* cuda_stream.c */
 extern const hk_device_stream_ops hk_cuda_stream;
 extern const hk_device_order_ops hk_cuda_order;
+extern const hk_device_time_ops hk_cuda_time;
 extern const hk_device_graph_ops hk_cuda_graph;
 extern const hk_device_word_ops hk_cuda_word;
 extern const hk_device_kernel_ops hk_cuda_kernel;

@@ -239,6 +239,38 @@ static hk_status cuda_stream_order_free(hk_device *base, hk_queue_order *o) {
   return HK_OK;
 }
 
+/* ---- times ---- */
+
+static hk_status cuda_stream_time_mark(hk_device *base, void **event, hk_queue q, const hk_queue_state *s) {
+  CUresult code = CUDA_SUCCESS;
+  if (!*event) {
+    HK_CUDA_ENTER(base);
+    code = hk_cu.EventCreate((CUevent *)event, 0);
+  }
+  if (code == CUDA_SUCCESS) IN_CONTEXT(base, s->here, code, hk_cu.EventRecord(*event, q));
+  HK_CUDA_OR_RETURN(code, "device %d: the time of an operation", base->limits.ordinal);
+  return HK_OK;
+}
+
+static hk_status cuda_stream_time_between(hk_device *base, void *begin, void *end, bool *done, uint64_t *ns) {
+  float ms = 0;
+  HK_CUDA_ENTER(base);
+  CUresult code = hk_cu.EventQuery(end);
+  *done = code != CUDA_ERROR_NOT_READY;
+  if (!*done) return HK_OK;
+  if (code == CUDA_SUCCESS) code = hk_cu.EventElapsedTime(&ms, begin, end);
+  HK_CUDA_OR_RETURN(code, "device %d: the time of an operation", base->limits.ordinal);
+  *ns = (uint64_t)((double)ms * 1e6);
+  return HK_OK;
+}
+
+static hk_status cuda_stream_time_free(hk_device *base, void *event) {
+  if (!event) return HK_OK;
+  HK_CUDA_ENTER(base);
+  HK_CUDA_OR_RETURN(hk_cu.EventDestroy(event), "device %d: an event", base->limits.ordinal);
+  return HK_OK;
+}
+
 static hk_status stream_record(hk_device *base, void *event, hk_queue q, const hk_queue_state *s) {
   HK_CUDA_ENTER(base);
   HK_CUDA_OR_RETURN(s->capturing && hk_cu.EventRecordWithFlags
@@ -360,6 +392,9 @@ const hk_device_order_ops hk_cuda_order = {.begin = cuda_stream_order_begin,
                                            .end = cuda_stream_order_end,
                                            .free = cuda_stream_order_free,
                                            .done = cuda_stream_order_done};
+
+const hk_device_time_ops hk_cuda_time = {
+    .mark = cuda_stream_time_mark, .between = cuda_stream_time_between, .free = cuda_stream_time_free};
 
 const hk_device_graph_ops hk_cuda_graph = {
     .begin = cuda_stream_graph_begin, .end = cuda_stream_graph_end, .keep = cuda_stream_graph_keep};

@@ -212,6 +212,15 @@ typedef struct hk_device_order_ops {
   hk_status (*done)(hk_device *d, const hk_queue_order *o, bool *done);
 } hk_device_order_ops;
 
+/* The time of work in a queue, not captured. */
+typedef struct hk_device_time_ops {
+  /* Marks the point that the queue has reached; makes *event if it is NULL. */
+  hk_status (*mark)(hk_device *d, void **event, hk_queue q, const hk_queue_state *s);
+  /* *done: both points have been passed, and *ns is the time between them. */
+  hk_status (*between)(hk_device *d, void *begin, void *end, bool *done, uint64_t *ns);
+  hk_status (*free)(hk_device *d, void *event); /* NULL: nothing to do */
+} hk_device_time_ops;
+
 /* Work in captured graphs. */
 typedef struct hk_device_graph_ops {
   /* In a capture, around a piece of work: each replay of the graph runs after all earlier work of the order, including
@@ -259,6 +268,7 @@ typedef struct hk_device_ops {
   const hk_device_space_ops *space;
   const hk_device_stream_ops *stream;
   const hk_device_order_ops *order;
+  const hk_device_time_ops *time;
   const hk_device_graph_ops *graph;
   const hk_device_word_ops *word;
   const hk_device_kernel_ops *kernel;

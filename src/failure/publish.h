@@ -21,9 +21,12 @@ static inline void hk_watch_over(ncclComm_t c) {
   /* relaxed: read only for reports, and independent of other words */
   atomic_store_explicit(&c->order.page->over, c->order.sequence, memory_order_relaxed);
 }
-/* Counts an operation whose end is not known here. */
-static inline void hk_watch_count(ncclComm_t c, const struct hk_call *call) {
+/* Counts an operation whose end is not known here. Returns where it was counted if it is a sample, which the caller may
+ * time (hk_meter_sampled); else NULL. */
+static inline hk_meter_cell *hk_watch_count(ncclComm_t c, const struct hk_call *call) {
   const uint64_t bytes = hk_call_message(call, c->nranks);
   hk_meter_cell *cell = hk_meter_at(c->order.meter, hk_call_counts_as(call), bytes);
-  if (hk_meter_count(cell, bytes)) hk_meter_note(c->order.meter, cell, hk_now_ns());
+  if (!hk_meter_count(cell, bytes)) return NULL;
+  hk_meter_note(c->order.meter, cell, hk_now_ns());
+  return cell;
 }

@@ -68,18 +68,19 @@ void hk_watch_transfer(ncclComm_t c, const hk_call *call) {
   atomic_store_explicit(&c->order.page->transfer, word, memory_order_relaxed);
 }
 
-void hk_watch_enqueued(ncclComm_t c, const hk_call *call, bool traceable) {
-  hk_watch_count(c, call);
+hk_meter_cell *hk_watch_enqueued(ncclComm_t c, const hk_call *call, bool traceable) {
+  hk_meter_cell *sample = hk_watch_count(c, call);
   if (call->coll == HK_SENDRECV) {
     hk_watch_transfer(c, call);
     hk_watch_transfer(c, NULL);
     hk_flight_enqueued(c, call);
-    return;
+    return sample;
   }
   c->order.sequence++;
   hk_flight_enqueued(c, call);
   hk_watch_publish(c, call, traceable ? hk_call_signature(call) : 0);
   hk_watch_over(c); /* over for the calling thread; when the stream completes it is not checked */
+  return sample;
 }
 
 void hk_watch_waited(ncclComm_t c, const hk_call *call, uint64_t ns) {

@@ -8,8 +8,8 @@
 /* ---- what this rank does ---- */
 hk_status hk_watch_new(ncclComm_t c); /* c->order.page, c->order.meter */
 /* Publishes the next operation, which this rank has put on a stream. `traceable`: the operation has the same number on
- * all ranks. False after the capture of a graph, because replays are not counted. */
-void hk_watch_enqueued(ncclComm_t c, const hk_call *call, bool traceable);
+ * all ranks. False after the capture of a graph, because replays are not counted.  Returns as hk_watch_count. */
+struct hk_meter_cell *hk_watch_enqueued(ncclComm_t c, const hk_call *call, bool traceable);
 /* The call was over after this rank had waited for others, for HK_WAIT_LONG_NS or longer. Counts it, if all ranks end
  * such calls nearly together: then those that waited less than others came late. */
 void hk_watch_waited(ncclComm_t c, const hk_call *call, uint64_t ns);

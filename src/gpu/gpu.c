@@ -78,6 +78,7 @@ static hk_gpu *gpu_new(ncclComm_t c) {
   all->links.env = &all->env;
   all->buffers.comm = c;
   all->order.loose = c->options.loose_captures;
+  all->order.timer.meter = c->order.meter;
   all->order.mixes = c->options.mixes_graphs;
   pthread_mutex_init(&all->order.lock, NULL);
   pthread_mutex_init(&all->memory.pinned_lock, NULL);

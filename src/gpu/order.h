@@ -16,6 +16,15 @@ typedef struct hk_gpu_ahead {
   hk_queue_order mark[2];
 } hk_gpu_ahead;
 
+/* Times single operations for the communicator's counters, one at a time. */
+typedef struct hk_gpu_timer {
+  struct hk_meter *meter;
+  struct hk_meter_cell *wanted; /* where the next piece of work was counted, if it is to be timed */
+  struct hk_meter_cell *timed;  /* the same of the piece between the marks; NULL: there is none */
+  bool open;                    /* only `begin` is set */
+  void *begin, *end;            /* marks (device.h) */
+} hk_gpu_timer;
+
 typedef struct hk_gpu_order {
   hk_device *device;
   bool loose; /* captured work is not ordered at all */
@@ -26,6 +35,7 @@ typedef struct hk_gpu_order {
   hk_queue_order plain, captured;
   uint64_t launches; /* so far */
   hk_gpu_ahead ahead;
+  hk_gpu_timer timer;
 } hk_gpu_order;
 
 /* `s`: the state of the queue `q`, in all functions. */

@@ -75,15 +75,17 @@ static hk_status run_end_chain(hk_gpu *g, hk_queue_order *chain, hk_queue q, con
   return rc;
 }
 
-/* Publishes the call on the status page, for the other ranks. */
-static void run_post(const hk_call *call, const hk_queue_state *s) {
+/* Publishes the call on the status page, for the other ranks. `alone`: no other call runs together with it, so that it
+ * can be timed. */
+static void run_post(const hk_call *call, const hk_queue_state *s, bool alone) {
   hk_gpu *g = hk_gpu_of(call->comm);
   if (s->capturing && !g->order->captures && call->comm->options.no_captures)
     HK_INFO(HK_SUB_COLL,
             "rank %d of %d: a call is captured, and graphUsageMode is 0: this is right here, but another NCCL may hang",
             call->comm->rank, call->comm->nranks);
   g->order->captures = g->order->captures || s->capturing;
-  hk_watch_enqueued(call->comm, call, !g->order->captures);
+  g->order->timer.wanted = hk_watch_enqueued(call->comm, call, !g->order->captures);
+  if (!alone) g->order->timer.wanted = NULL;
 }
 
 /* Starts a profiler's event for an operation that will be put into its stream now. */
@@ -239,7 +241,7 @@ static hk_status run_prepare(const hk_call *calls, size_t n, hk_gpu_launch_item 
   }
   for (size_t i = 0; i < n; i++) {
     ncclComm_t c = calls[i].comm;
-    run_post(&calls[i], &items[i].state);
+    run_post(&calls[i], &items[i].state, n == 1);
     rc = items[i].by->arguments(&items[i]);
     if (rc == HK_OK && items[i].by != &hk_gpu_by_transfers) rc = run_choose_stage(&items[i]);
     if (rc != HK_OK) return hk_comm_failed(c, rc);
@@ -297,7 +299,7 @@ static hk_status run_one_sided(const hk_call *calls, size_t n, hk_p2p kind) {
     hk_queue_state s;
     if (call->p2p != kind) continue;
     HK_TRY(g->device->ops->stream->state(g->device, call->stream, &s), out);
-    run_post(call, &s);
+    run_post(call, &s, false);
     rc = s.capturing ? HK_OK : hk_gpu_keep_near(c);
     if (rc == HK_OK) rc = hk_gpu_order_begin(g->order, call->stream, &s);
     if (rc == HK_OK) rc = hk_gpu_rma_enqueue(call, &s);

@@ -143,6 +143,28 @@ static hk_status in_order(hk_device *d) {
   return rc;
 }
 
+/* The time of nothing, twice: the marks are used again. */
+static hk_status timed(hk_device *d) {
+  hk_queue q = NULL;
+  hk_queue_state s;
+  void *begin = NULL, *end = NULL;
+  bool done = true;
+  uint64_t ns = 0;
+  hk_status rc = d->ops->stream->create(d, &q);
+  if (rc == HK_OK) TRY(d->ops->stream->state(d, q, &s));
+  for (int i = 0; i < 2 && rc == HK_OK; i++) {
+    TRY(d->ops->time->mark(d, &begin, q, &s));
+    if (rc == HK_OK) TRY(d->ops->time->mark(d, &end, q, &s));
+    if (rc == HK_OK) TRY(d->ops->wait(d, q));
+    if (rc == HK_OK) TRY(d->ops->time->between(d, begin, end, &done, &ns));
+    ck_assert(rc != HK_OK || (done && ns < 1000000000));
+  }
+  TRY(d->ops->time->free(d, begin));
+  TRY(d->ops->time->free(d, end));
+  TRY(d->ops->stream->free(d, q));
+  return rc;
+}
+
 static int graphs_ended;
 static void graph_ends(void *arg) {
   (void)arg;
@@ -252,7 +274,8 @@ static const struct {
   hk_status (*run)(hk_device *d);
 } operations[] = {{"allocate", allocate}, {"share", share},         {"pinned", pinned},     {"parked", parked},
                   {"placed", placed},     {"multicast", multicast}, {"in_order", in_order}, {"captured", captured},
-                  {"words", words},       {"cards", cards},         {"kernels", kernels},   {"open", begin_and_end}};
+                  {"words", words},       {"cards", cards},         {"kernels", kernels},   {"open", begin_and_end},
+                  {"timed", timed}};
 
 /* ---- */
 
