@@ -73,14 +73,14 @@ HK_API(ncclResult_t, ncclMemAlloc, (void **ptr, size_t size)) {
   if (size == 0) return ncclSuccess;
   int device;
   const hk_backend *backend = hk_backend_choose(&device); /* the backend of communicators that this thread creates */
-  return (ncclResult_t)backend->alloc(device, size, ptr);
+  return (ncclResult_t)backend->process->alloc(device, size, ptr);
 }
 
 HK_API(ncclResult_t, ncclMemFree, (void *ptr)) {
   HK_UNCANCELLED;
   hk_status rc = HK_OK;
   for (const hk_backend *const *b = hk_backends; ptr && *b; b++)
-    if ((*b)->free(ptr, &rc)) break;
+    if ((*b)->process->free(ptr, &rc)) break;
   return (ncclResult_t)rc;
 }
 

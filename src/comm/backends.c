@@ -10,12 +10,12 @@ const hk_backend *const hk_backends[] = {
 
 const hk_backend *hk_backend_choose(int *device) {
   const hk_backend *const *b = hk_backends;
-  while (!(*b)->choose(device)) b++;
+  while (!(*b)->process->choose(device)) b++;
   return *b;
 }
 
 int hk_backend_devices(void) {
   int n = 0;
-  for (const hk_backend *const *b = hk_backends; *b; b++) n += (*b)->devices();
+  for (const hk_backend *const *b = hk_backends; *b; b++) n += (*b)->process->devices();
   return n;
 }

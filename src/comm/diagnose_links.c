@@ -45,12 +45,12 @@ static hk_status links_begin_memory(links_run *x, size_t bytes) {
   x->host = calloc(2, bytes);
   if (!x->host) return HK_FAIL_ERRNO("no memory for diagnostics");
   x->device = x->host;
-  return x->c->backend->diagnosis ? x->c->backend->alloc(x->c->device, 2 * bytes, (void **)&x->device) : HK_OK;
+  return x->c->backend->diagnosis ? x->c->backend->process->alloc(x->c->device, 2 * bytes, (void **)&x->device) : HK_OK;
 }
 
 static void links_end_memory(links_run *x) {
   hk_status ignored;
-  if (x->device && x->device != x->host) (void)x->c->backend->free(x->device, &ignored);
+  if (x->device && x->device != x->host) (void)x->c->backend->process->free(x->device, &ignored);
   free(x->host);
   x->host = x->device = NULL;
 }

@@ -68,17 +68,8 @@ typedef struct hk_diagnosis_ops {
   hk_status (*copy)(struct ncclComm *c, void *to, const void *from, size_t bytes);
 } hk_diagnosis_ops;
 
-typedef struct hk_backend {
-  /* ---- properties ---- */
-
-  /* Channels may use different ring orders. Init then searches for the orders, and a plan has a program for each
-   * order. */
-  bool ring_orders;
-  /* A scalar of ncclScalarDevice is read when a call runs (hk_call.scalar_on_device), not when the operator is made. */
-  bool late_scalars;
-
-  /* ---- the process: from any thread ---- */
-
+/* What needs no communicator: from any thread. */
+typedef struct hk_process_ops {
   /* The number of devices that communicators can use; 0 if the backend has no devices. */
   int (*devices)(void);
   /* True if a communicator that this thread creates uses this backend. *device: the device's number, or -1 for host
@@ -89,6 +80,18 @@ typedef struct hk_backend {
   /* ncclMemFree.  False if `p` is not of this backend's alloc; else *rc is the result.  The last backend of the list
    * always returns true, with an error in *rc if no backend has allocated `p`. */
   bool (*free)(void *p, hk_status *rc);
+} hk_process_ops;
+
+typedef struct hk_backend {
+  /* ---- properties ---- */
+
+  /* Channels may use different ring orders. Init then searches for the orders, and a plan has a program for each
+   * order. */
+  bool ring_orders;
+  /* A scalar of ncclScalarDevice is read when a call runs (hk_call.scalar_on_device), not when the operator is made. */
+  bool late_scalars;
+
+  const hk_process_ops *process;
 
   /* ---- init, in this order; each slot runs once on each rank, on the thread of the init ---- */
 

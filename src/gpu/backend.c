@@ -136,13 +136,13 @@ static const hk_memory_ops backend_memory = {.add = backend_memory_add, .drop = 
 
 static const hk_diagnosis_ops backend_diagnosis = {.inspect = backend_inspect, .copy = backend_copy};
 
+static const hk_process_ops backend_process = {
+    .devices = hk_gpu_count, .choose = backend_choose, .alloc = hk_gpu_mem_alloc, .free = hk_gpu_mem_free};
+
 const hk_backend hk_backend_gpu = {
     .ring_orders = true,
     .late_scalars = true,
-    .devices = hk_gpu_count,
-    .choose = backend_choose,
-    .alloc = hk_gpu_mem_alloc,
-    .free = hk_gpu_mem_free,
+    .process = &backend_process,
     .attach = backend_attach,
     .join = hk_gpu_join,
     .topology = backend_topology,

@@ -259,11 +259,13 @@ static void host_backend_memory_drop(ncclComm_t c, void *base, size_t bytes, voi
 
 static const hk_memory_ops host_backend_memory = {.add = host_backend_memory_add, .drop = host_backend_memory_drop};
 
+static const hk_process_ops host_backend_process = {.devices = host_backend_devices,
+                                                    .choose = host_backend_choose,
+                                                    .alloc = host_backend_alloc,
+                                                    .free = host_backend_free_memory};
+
 const hk_backend hk_backend_host = {
-    .devices = host_backend_devices,
-    .choose = host_backend_choose,
-    .alloc = host_backend_alloc,
-    .free = host_backend_free_memory,
+    .process = &host_backend_process,
     .topology = host_backend_topology,
     .seat = host_backend_seat,
     .machine = host_backend_machine,

@@ -17,7 +17,7 @@
 enum { RANKS = 4 };
 static struct ncclComm a, b; /* each test has a process of its own */
 static hk_peer peers[RANKS] = {{.host = 7}, {.host = 7}, {.host = 8}, {.host = 8}};
-static const hk_backend host = {.devices = NULL};
+static const hk_backend host = {.process = NULL};
 
 static void make(struct ncclComm *c) {
   const uint64_t hosts[RANKS] = {7, 7, 8, 8};
