@@ -27,7 +27,7 @@ const char *hk_tool_preset_word(int i) { return i >= 0 && (size_t)i < HK_ARRAY_L
 /* Reads XML, a folder with a recorded machine's /sys, or this machine. */
 static hk_status machine_read_machine(hk_topo **out, const char *file) {
   struct stat st;
-  const hk_settings *settings = hk_settings_now();
+  const hk_settings *settings = hk_tool_settings();
   if (!file) return hk_topo_detect_with_file(settings, out, 0);
   if (stat(file, &st) == 0 && S_ISDIR(st.st_mode)) return hk_topo_detect(out, hk_topo_detect_order(settings), file);
   return hk_topo_read_xml(out, file, NULL, NULL);
@@ -138,7 +138,7 @@ static void machine_heed_host_settings(hk_inputs *w) {
 }
 
 hk_status hk_tool_overrides(hk_overrides *o) {
-  HK_OR_RETURN(hk_overrides_read(o, hk_settings_now(), 0, 0));
+  HK_OR_RETURN(hk_overrides_read(o, hk_tool_settings(), 0, 0));
   return hk_overrides_load(o, NULL, false);
 }
 

@@ -8,6 +8,7 @@
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include "../base/param.h"
 #include "../base/param_names.h"
 #include "../collectives/algorithm.h"
 #include "../decide/protocol.h"
@@ -22,6 +23,8 @@ static void options_complain(const char *format, va_list args) {
   vfprintf(stderr, format, args);
   fputc('\n', stderr);
 }
+
+const hk_settings *hk_tool_settings(void) { return hk_settings_now(); }
 
 int hk_tool_wrong(const char *format, ...) {
   va_list args;

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include "../base/param.h"
 
-unsigned hk_tool_slots(void) { return (unsigned)hk_settings_now()->SLOTS; }
+unsigned hk_tool_slots(void) { return (unsigned)hk_tool_settings()->SLOTS; }
 
 void hk_proof_free(hk_program **p, int nranks) {
   for (int r = 0; p && r < nranks; r++) hk_program_free(p[r]);

@@ -15,7 +15,7 @@
 enum { CONNECT_S = 5 };
 
 bool hk_ras_split(const char *address, char *host, size_t host_bytes, char *port, size_t port_bytes) {
-  const char *own = hk_settings_now()->RAS_ADDR, *own_port = strrchr(own, ':');
+  const char *own = hk_tool_settings()->RAS_ADDR, *own_port = strrchr(own, ':');
   if (!own_port) {
     hk_tool_wrong("NCCL_RAS_ADDR is '%s', not host:port", own);
     return false;

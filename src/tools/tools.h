@@ -95,6 +95,8 @@ const char *hk_tool_part_name(const hk_tool *part); /* "check" */
 
 /* ---- for commands ---- */
 
+/* The parameters that this process has: a command makes no communicator that would keep them. */
+const struct hk_settings *hk_tool_settings(void);
 /* Prints "hocket topo: text" on stderr; returns HK_EXIT_TROUBLE. */
 int hk_tool_wrong(const char *format, ...) __attribute__((format(printf, 1, 2)));
 /* The same for a call that failed: its message is hk_last_error(). */

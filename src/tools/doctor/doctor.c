@@ -139,7 +139,7 @@ static int doctor_run(void *into, int nargs, char **args) {
     for (size_t k = 0; k < HK_ARRAY_LENGTH(checks); k++) known = known || !strcmp(checks[k].name, args[i]);
     if (!known) return hk_tool_wrong_word("check", args[i], doctor_check_word);
   }
-  const hk_settings *settings = hk_settings_now();
+  const hk_settings *settings = hk_tool_settings();
   if (o->listen >= 0) return hk_doctor_listen(settings, o->listen);
   if (o->root && !hk_sysfs_has(o->root, "/sys")) return hk_tool_wrong("--root: %s has no folder sys", o->root);
   hk_topo *topo = NULL;

@@ -198,7 +198,7 @@ static void serve_turn(serve_server *s, hk_waiter *w) {
 
 /* "9465", "10.0.0.7:9465", "[::1]:9465". */
 static hk_status serve_listen(const char *where, hk_addr *at, int *fd) {
-  const hk_settings *settings = hk_settings_now();
+  const hk_settings *settings = hk_tool_settings();
   char local[32];
   const bool port_alone = where[strspn(where, "0123456789")] == 0 && strlen(where) <= 5;
   snprintf(local, sizeof local, "127.0.0.1:%.5s", where);
