@@ -120,6 +120,14 @@ speed() {
   for c in all_reduce all_gather reduce_scatter alltoall; do
     for n in 2 8; do perf "$c, $n ranks, large" 20 "$c" $threads $n -b 1M -e 512M -f 8 -n 10 -w 3 -c 0; done
   done
+  # What limits large messages on one GPU: the step between slots, the blocks, or the loads in flight.
+  for n in 32K 512K 2M; do
+    HOCKET_SLOT_BYTES=$(numfmt --from=iec $n) perf "large, slots of $n" 15 all_reduce $threads 2 -b 512M -e 512M -n 5 -w 2 -c 0
+  done
+  for n in 4 32 64; do
+    NCCL_MIN_NCHANNELS=$n NCCL_MAX_NCHANNELS=$n perf "large, $n channels" 15 all_reduce $threads 2 -b 512M -e 512M -n 5 -w 2 -c 0
+  done
+  HOCKET_SLOT_BYTES=$((2 << 20)) NCCL_MIN_NCHANNELS=64 perf "large, slots of 2M, 64 channels" 15 all_reduce $threads 2 -b 512M -e 512M -n 5 -w 2 -c 0
   [ -e "${OTHER:-}" ] || return 0
   export NCCL_MULTI_RANK_GPU_ENABLE=1 # NCCL has it since 2.30
   LD_PRELOAD=$OTHER perf "the other library, latency" 20 all_reduce $threads 2 -b 8 -e 64K -f 8 -n 200 -w 20 -c 0
