@@ -109,6 +109,35 @@ int hocketDeviceCount(void);
 ncclResult_t hocketCommSetBatchInvariant(ncclComm_t comm, int on);
 
 /**
+ * An allreduce whose values have 8 bits while they travel: about a quarter of the bytes of float32, half of those of
+ * bfloat16 and float16. It is for sums that need not be exact, as of gradients, over a slow network. Arguments,
+ * streams, groups and in-place calls are those of ncclAllReduce. Nothing else makes a call quantised, except
+ * hocketCommSetQuantised and HOCKET_QUANTISED. All ranks must ask for it: a difference is reported as other differing
+ * calls are.
+ *
+ * Each 32 values have a scale, a power of two. A value is rounded once before it is added and the sum once more, at
+ * any number of ranks; sums are made in float32. Let A be the largest finite magnitude of a rank's values at most 31
+ * places away from an element. Then the error of the sum's element is at most 1/62 of the sum of A over all ranks,
+ * plus the rounding of an ordinary sum, plus 1.2e-38 (float16: 6e-8) for each rank and 1; for ncclAvg, that divided by
+ * the number of ranks. Infinities and NaN stay in their places, and do not
+ * change the scale of other values. A result within 1% of the type's largest value may become infinite. All ranks get
+ * the same bits.
+ *
+ * ncclInvalidArgument: the type is not float32, bfloat16 or float16, or the operator is not ncclSum or ncclAvg.
+ * ncclInvalidUsage: the communicator is on a GPU, or batch-invariant.
+ */
+ncclResult_t hocketAllReduceQuantised(const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype,
+                                      ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream);
+/**
+ * 1: from the next call on, ncclAllReduce on this communicator does what hocketAllReduceQuantised does, for types and
+ * operators that have a quantised form; others stay exact. 0: none is quantised. Without this call HOCKET_QUANTISED
+ * decides. Call it on all ranks with the same value, between the same operations: it sends nothing itself. Operations
+ * enqueued earlier keep the earlier setting. Communicators made from this one do not take it over.
+ * ncclInvalidUsage: the communicator is on a GPU, or batch-invariant.
+ */
+ncclResult_t hocketCommSetQuantised(ncclComm_t comm, int on);
+
+/**
  * Adds the programs of a file to the algorithms of this communicator (its forms: docs/programs.md). Every rank calls
  * it, while no other call of the communicator runs; it returns when all have. A program is proved first. From then on
  * it has a price as built-in algorithms have, and ncclCollConfig_t's algSelection selects it by the name in the file.

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The collectives and point-to-point calls: arguments are checked here, before anything is enqueued. */
+#include <hocket.h>
 #include <string.h>
 #include "../base/log.h"
+#include "../base/param.h"   /* HOCKET_QUANTISED */
 #include "../boot/process.h" /* hk_forks */
 #include "../comm/group.h"
 #include "../core/api.h"
@@ -9,6 +11,7 @@
 #include "../core/call.h"
 #include "../core/comm.h"
 #include "../core/overlap.h"
+#include "../program/quantised.h"
 #include "../run/choose.h"
 #include "uneven.h"
 
@@ -88,6 +91,44 @@ static hk_status api_coll_check_redop(const char *who, ncclComm_t c, ncclDataTyp
   return HK_OK;
 }
 
+hk_status hk_call_may_quantise(ncclComm_t c, const char *who) {
+  if (c->device >= 0)
+    return HK_FAIL(HK_ERR_USAGE,
+                   "%s: quantised sums are for ranks on host memory, and this communicator is on GPU %d: call "
+                   "ncclAllReduce, without HOCKET_QUANTISED",
+                   who, c->device);
+  if (c->redop_flags & HK_REDOP_INVARIANT)
+    return HK_FAIL(HK_ERR_USAGE,
+                   "%s: a quantised value depends on its neighbours, so the sum cannot be batch-invariant: switch one "
+                   "of the two off (HOCKET_BATCH_INVARIANT, hocketCommSetBatchInvariant)",
+                   who);
+  return HK_OK;
+}
+
+/* The user has asked for it in this call, or for all calls with a type and an operator that have a quantised form. */
+static __attribute__((noinline)) hk_status api_coll_quantise(const char *who, hk_call *call, bool asked) {
+  const hk_dtype type = (hk_dtype)call->dtype;
+  const hk_redop op = hk_call_op(call);
+  const bool can = hk_quantised_type(type) && hk_quantised_op(op);
+  if (!can && !asked) return HK_OK;
+  if (!can)
+    return HK_FAIL(HK_ERR_ARGUMENT,
+                   "%s: %s of %s has no quantised form: it is for sum and avg of float, bfloat16 and half", who,
+                   hk_redop_name(op), hk_dtype_name(type));
+  HK_OR_RETURN(hk_call_may_quantise(call->comm, who));
+  call->redop |= HK_REDOP_QUANTISED;
+  return HK_OK;
+}
+
+/* True if the user wants the communicator's allreduces quantised. */
+static __attribute__((noinline)) bool api_coll_wants_quantised(ncclComm_t c) {
+  if (!c->quantises) c->quantises = c->settings->QUANTISED ? 2 : 1;
+  return c->quantises > 1;
+}
+static inline bool api_coll_quantises(ncclComm_t c) {
+  return __builtin_expect(c->quantises != 1, 0) && api_coll_wants_quantised(c);
+}
+
 static hk_status api_coll_check_peer(const char *who, const char *what, int peer, ncclComm_t c) {
   if (peer >= 0 && peer < c->nranks) return HK_OK;
   return HK_FAIL(HK_ERR_ARGUMENT, "%s: %s %d is not a rank of this communicator (0 to %d)", who, what, peer,
@@ -116,9 +157,10 @@ out:
   return rc;
 }
 
-/* `counts` is NULL if blocks are equally long. `must`: as in hk_call_request. */
+/* `counts` is NULL if blocks are equally long. `must`: as in hk_call_request. `quantised`: it must be. */
 static inline __attribute__((always_inline)) hk_status api_coll_call_of(hk_call *call, const hk_counts *counts,
-                                                                        ncclDataType_t type, int op, bool must) {
+                                                                        ncclDataType_t type, int op, bool must,
+                                                                        bool quantised) {
   static const char *const names[] = {
 #define HK_COLL(id, name, reduces, root, whole, in, out, in_root, out_root, bus, alias, from, part, plain)             \
   HK_##plain == HK_##id ? "nccl" name : "hocket" name,
@@ -126,7 +168,7 @@ static inline __attribute__((always_inline)) hk_status api_coll_call_of(hk_call 
   };
   hk_status rc = HK_OK;
   hk_coll coll = (hk_coll)call->coll;
-  const char *who = names[coll];
+  const char *who = quantised ? "hocketAllReduceQuantised" : names[coll];
   ncclComm_t c = call->comm;
   HK_TRY(api_coll_check_comm(c, who), out);
   HK_TRY(api_coll_check_type(who, call->count, type, hk_coll_partition(coll) == HK_PART_WHOLE ? (size_t)c->nranks : 1),
@@ -134,6 +176,8 @@ static inline __attribute__((always_inline)) hk_status api_coll_call_of(hk_call 
   call->dtype = (uint8_t)type;
   if (counts) HK_TRY(hk_call_count(call, counts, who), out);
   if (hk_coll_reduces(coll)) HK_TRY(api_coll_check_redop(who, c, type, op, call), out);
+  if (coll == HK_ALLREDUCE && (quantised || api_coll_quantises(c)))
+    HK_TRY(api_coll_quantise(who, call, quantised), out);
   if (hk_coll_has_root(coll)) HK_TRY(api_coll_check_peer(who, "root", call->root, c), out);
   HK_TRY(api_coll_check_buffers(who, coll, call), out);
   if (__builtin_expect(!hk_call_apart(coll, call), 0)) HK_TRY(hk_call_check_overlap(call, who), out);
@@ -156,7 +200,7 @@ static inline __attribute__((always_inline)) hk_status api_coll_plain(hk_coll co
                                                                       int root, ncclComm_t c, cudaStream_t stream) {
   hk_call call = {
       .comm = c, .in = in, .out = out, .count = count, .coll = (uint8_t)coll, .root = root, .stream = stream};
-  return api_coll_call_of(&call, NULL, type, op, false);
+  return api_coll_call_of(&call, NULL, type, op, false, false);
 }
 
 hk_status hk_coll_call(hk_coll coll, const void *in, void *out, size_t count, ncclDataType_t type, int op, int root,
@@ -178,13 +222,13 @@ hk_status hk_coll_call_with(hk_coll coll, const void *in, void *out, size_t coun
                   .launched = w->launched};
   static const hk_call_options none;
   call.asks = memcmp(&w->options, &none, sizeof none) != 0;
-  return api_coll_call_of(&call, NULL, type, op, w->must);
+  return api_coll_call_of(&call, NULL, type, op, w->must, false);
 }
 
 hk_status hk_coll_call_uneven(hk_coll coll, const void *in, void *out, const hk_counts *counts, ncclDataType_t type,
                               int op, ncclComm_t c, cudaStream_t stream) {
   hk_call call = {.comm = c, .in = in, .out = out, .coll = (uint8_t)coll, .stream = stream};
-  hk_status rc = api_coll_call_of(&call, counts, type, op, false);
+  hk_status rc = api_coll_call_of(&call, counts, type, op, false, false);
   hk_call_hold(&call, -1);
   return rc;
 }
@@ -196,6 +240,14 @@ HK_API(ncclResult_t, ncclAllReduce,
        (const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype, ncclRedOp_t op, ncclComm_t comm,
         cudaStream_t stream)) {
   return (ncclResult_t)api_coll_plain(HK_ALLREDUCE, sendbuff, recvbuff, count, datatype, (int)op, 0, comm, stream);
+}
+
+HK_EXPORT ncclResult_t hocketAllReduceQuantised(const void *sendbuff, void *recvbuff, size_t count,
+                                                ncclDataType_t datatype, ncclRedOp_t op, ncclComm_t comm,
+                                                cudaStream_t stream) {
+  hk_call call = {
+      .comm = comm, .in = sendbuff, .out = recvbuff, .count = count, .coll = HK_ALLREDUCE, .stream = stream};
+  return (ncclResult_t)api_coll_call_of(&call, NULL, datatype, (int)op, false, true);
 }
 
 HK_API(ncclResult_t, ncclBroadcast,

@@ -38,7 +38,7 @@ typedef struct hk_call {
     struct {
       uint8_t coll;         /* hk_coll */
       uint8_t p2p;          /* hk_p2p, if coll is HK_SENDRECV */
-      uint8_t dtype, redop; /* hk_redop, perhaps with HK_REDOP_INVARIANT */
+      uint8_t dtype, redop; /* hk_redop, perhaps with HK_REDOP_FLAGS */
       int root;             /* or the peer of a send or receive; uneven: a hash of all counts */
     };
     uint64_t kind; /* these fields in one word, which calls are compared by */
@@ -61,6 +61,8 @@ typedef struct hk_call {
  * this function. */
 hk_status hk_coll_call(hk_coll coll, const void *in, void *out, size_t count, ncclDataType_t type, int op, int root,
                        ncclComm_t c, cudaStream_t stream);
+/* HK_ERR_USAGE if the communicator's links cannot carry quantised values. */
+hk_status hk_call_may_quantise(ncclComm_t c, const char *who);
 /* Options of a call in addition to its arguments. */
 typedef struct hk_call_request {
   hk_call_options options;
@@ -103,4 +105,6 @@ static inline uint64_t hk_call_message(const hk_call *c, int nranks) {
   if (c->blocks) return c->count ? bytes : c->blocks->in_end;
   return hk_coll_partition((hk_coll)c->coll) == HK_PART_WHOLE ? bytes * (uint64_t)nranks : bytes;
 }
-static inline hk_redop hk_call_op(const hk_call *c) { return (hk_redop)(c->redop & ~HK_REDOP_INVARIANT); }
+/* Its links carry quantised values (program/quantised.h). */
+static inline bool hk_call_quantised(const hk_call *c) { return (c->redop & HK_REDOP_QUANTISED) != 0; }
+static inline hk_redop hk_call_op(const hk_call *c) { return (hk_redop)(c->redop & ~HK_REDOP_FLAGS); }

@@ -133,6 +133,7 @@ struct ncclComm {
   int rank, nranks, device;
   unsigned forks;      /* hk_forks when it was made */
   uint8_t redop_flags; /* ORed into the operators of its reductions: HK_REDOP_INVARIANT or 0 */
+  uint8_t quantises;   /* 1 + what hocketCommSetQuantised was given; 0: HOCKET_QUANTISED decides at the first call */
   hk_ras_part ras;
   const struct hk_settings *settings; /* the parameters, as they were when it was made */
   hk_comm_options options;

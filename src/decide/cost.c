@@ -181,7 +181,8 @@ static hk_status cost_outline(const hk_machine *m, const hk_algorithm *a, hk_col
 hk_status hk_algorithm_price(const hk_machine *m, const hk_algorithm *a, hk_coll coll, size_t bytes, double *us) {
   const hk_outline *o;
   HK_OR_RETURN(cost_outline(m, a, coll, &o));
-  *us = o ? hk_price(m, o, (double)bytes / fmax(1, o->summary.blocks)) : INFINITY;
+  const bool can = o && (!m->quantised || o->summary.quantises);
+  *us = can ? hk_price(m, o, (double)bytes / fmax(1, o->summary.blocks)) : INFINITY;
   return HK_OK;
 }
 
@@ -202,7 +203,7 @@ hk_machine hk_machine_as(const hk_machine *m, hk_protocol protocol, int channels
     l->mesh_us_per_b /= p->efficiency;
     l->one_us_per_b /= p->efficiency;
   }
-  as.wire = 1 / p->efficiency;
+  as.wire = m->wire / p->efficiency;
   as.sync_us *= p->sync;
   as.copy_us_per_b /= p->efficiency;
   as.gamma_us_per_b /= p->efficiency;

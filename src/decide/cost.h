@@ -34,7 +34,8 @@ double hk_depth(const hk_outline *o);
 double hk_between_us_per_b(const hk_machine *m, const hk_outline *o);
 
 /* The price in microseconds for `bytes`, the size of the larger of a rank's buffers, as nccl-tests counts; INFINITY if
- * its programs are too large to be chosen. The machine has outlines. */
+ * its programs are too large to be chosen, or links carry quantised values and theirs may not. The machine has
+ * outlines. */
 hk_status hk_algorithm_price(const hk_machine *m, const hk_algorithm *a, hk_coll coll, size_t bytes, double *us);
 /* Bytes of a block that one wave moves, if a block of the algorithm's programs has `block` bytes on all channels: all
  * ranks get the same value. */

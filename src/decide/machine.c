@@ -2,6 +2,7 @@
 /* The machine of the cost model, from the facts that ranks have exchanged (machine.h). */
 #include "machine.h"
 #include <stdlib.h>
+#include "../program/quantised.h"
 
 /* Measured on two cores of a virtual machine (`hocket tune`), rounded; between hosts a usual Ethernet. */
 const hk_constants hk_constants_default = {.memory_alpha_us = 0.15,
@@ -16,6 +17,25 @@ const hk_constants hk_constants_default = {.memory_alpha_us = 0.15,
                                            .copy_us_per_b = 1.0 / 18000,
                                            .gamma_us_per_b = 1.0 / 14000,
                                            .switch_us = 0.3};
+
+/* Measured with AVX2 on the same machine: a value to its quantised form or back. */
+#define QUANTISE_US (4.0 / 6500)
+
+void hk_machine_quantise(hk_machine *m, size_t unit) {
+  const double part = (double)hk_quantised_bytes(HK_QUANTISED_BLOCK) / (double)(HK_QUANTISED_BLOCK * unit);
+  hk_level *levels[] = {&m->inside, &m->between};
+  for (size_t i = 0; i < HK_ARRAY_LENGTH(levels); i++) {
+    levels[i]->ring_us_per_b *= part;
+    levels[i]->mesh_us_per_b *= part;
+    levels[i]->one_us_per_b *= part;
+  }
+  m->wire *= part;
+  m->copy_us_per_b += QUANTISE_US / (double)unit;
+  m->gamma_us_per_b += QUANTISE_US / (double)unit;
+  m->slot_bytes = hk_quantised_fit(m->slot_bytes) * unit;
+  m->reads = false; /* slots carry other bytes than memory has */
+  m->quantised = true;
+}
 
 hk_machine hk_machine_of_hosts(const hk_host_facts *f, const hk_constants *constants) {
   const hk_constants *k = constants ? constants : &hk_constants_default;

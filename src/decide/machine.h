@@ -48,8 +48,9 @@ typedef struct hk_machine {
   double far_sync_us;    /* the same between hosts, for messages longer than far_lines bytes */
   /* bytes that the decision's protocol carries in lines between hosts; hk_machine_as sets it */
   size_t far_lines;
-  double wire;       /* bytes on a link inside the host for a byte of the message; hk_machine_as sets it, else 1 */
-  double channel_us; /* one channel more */
+  double
+      wire; /* bytes on a link inside the host for a byte of the message; hk_machine_as and _quantise set it, else 1 */
+  double channel_us;       /* one channel more */
   double channel_us_per_b; /* GPUs: one byte on one lane of one channel (one thread block) */
   /* channels among which the message is divided, in the decision that is priced; hk_machine_as sets it, else 1 */
   int channels;
@@ -59,8 +60,13 @@ typedef struct hk_machine {
   unsigned protocols;           /* bit set of 1u << hk_protocol that the links support */
   size_t slot_bytes;            /* the largest chunk */
   uint32_t nslots;              /* slots of a FIFO: a sender is at most this number of waves ahead of its receiver */
+  bool quantised;               /* hk_machine_quantise: only programs whose links may carry quantised values */
   struct hk_outlines *outlines; /* outlines.h: of the programs for its ranks; without them there are no prices */
 } hk_machine;
+
+/* Changes the machine of ranks on CPUs to one whose links carry values of `unit` bytes in quantised form
+ * (program/quantised.h). */
+void hk_machine_quantise(hk_machine *m, size_t unit);
 
 /* The machine as seen by a decision with this protocol and number of channels. */
 hk_machine hk_machine_as(const hk_machine *m, hk_protocol protocol, int channels);

@@ -173,8 +173,8 @@ static hk_status select_from_all(const hk_machine *m, hk_filter rest, hk_coll co
   memset(rest.barred, 0, sizeof rest.barred);
   HK_OR_RETURN(select_cheapest(m, &rest, coll, bytes, out, &found));
   if (!found)
-    return HK_FAIL(HK_ERR_INTERNAL, "no algorithm can do %s of %d ranks on %d hosts", hk_coll_name(coll),
-                   m->team.nranks, m->team.nhosts);
+    return HK_FAIL(HK_ERR_INTERNAL, "no algorithm can do %s%s of %d ranks on %d hosts",
+                   m->quantised ? "quantised " : "", hk_coll_name(coll), m->team.nranks, m->team.nhosts);
   out->overruled = excluded;
   out->note =
       excluded
@@ -270,7 +270,10 @@ hk_status hk_select_all(const hk_machine *m, const hk_filter *filter, hk_coll co
         HK_OR_RETURN(select_price(m, filter, coll, bytes, a, (hk_protocol)p, &row.what));
       if (row.what.us == INFINITY) {
         row.what.us = 0;
-        snprintf(row.why, sizeof row.why, "has programs that are too large for %d ranks", m->team.nranks);
+        if (m->quantised)
+          snprintf(row.why, sizeof row.why, "would quantise sums that are not whole, or give ranks different bits");
+        else
+          snprintf(row.why, sizeof row.why, "has programs that are too large for %d ranks", m->team.nranks);
       }
       select_insert(out, n, &row);
     }

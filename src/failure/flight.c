@@ -164,7 +164,7 @@ static void flight_write_operation(hk_json *w, ncclComm_t c, const flight_clock 
   hk_json_put_integer(w, "count", (long long)o.count);
   hk_json_put_text(w, "type", hk_dtype_name((hk_dtype)o.dtype));
   if (hk_coll_reduces((hk_coll)o.coll))
-    hk_json_put_text(w, "operator", hk_redop_name((hk_redop)(o.redop & ~HK_REDOP_INVARIANT)));
+    hk_json_put_text(w, "operator", hk_redop_name((hk_redop)(o.redop & ~HK_REDOP_FLAGS)));
   if (hk_coll_has_root((hk_coll)o.coll)) hk_json_put_integer(w, "root", o.root);
   if (o.coll == HK_SENDRECV) hk_json_put_integer(w, "peer", o.root);
   /* acquire: pairs with the writer's release, so that the name is complete */

@@ -2,7 +2,9 @@
 /* The executor on CPU threads (exec.h): steps the lanes of one rank's program. */
 #include "exec.h"
 #include <string.h>
+#include "../program/quantised.h"
 #include "../transport/places.h"
+#include "quantised.h"
 #include "steps.h"
 
 static size_t exec_lane_scratch_bytes(const hk_plan *plan, size_t chunk) {
@@ -20,7 +22,8 @@ static inline bool exec_is_whole(const hk_program *p, const hk_launch *launch) {
 }
 
 bool hk_exec_brief(const hk_plan *plan, const hk_launch *launch) {
-  return plan->steps && launch->block_bytes < HK_REF_MIN_BYTES && exec_is_whole(plan->program, launch);
+  return plan->steps && !launch->quantised && launch->block_bytes < HK_REF_MIN_BYTES &&
+         exec_is_whole(plan->program, launch);
 }
 
 static inline __attribute__((always_inline)) void *exec_user_address(const hk_exec *x, const hk_lane_run *l,
@@ -67,7 +70,7 @@ static __attribute__((noinline)) void exec_begin_lanes(hk_exec *x, void *memory,
   x->sizes.table = launch->table;
   x->pairs = hk_coll_pairs((hk_coll)p->coll);
   x->lanes = memory;
-  x->ahead = plan->proxied ? x->lanes + x->nlanes : NULL;
+  x->ahead = plan->proxied && !launch->quantised ? x->lanes + x->nlanes : NULL;
   x->pointers = (const void **)(x->lanes + x->nlanes * (plan->proxied ? 2 : 1));
   for (unsigned c = 0, k = 0; c < plan->channels; c++) {
     for (unsigned i = 0; i < p->nlanes; i++, k++) {
@@ -104,12 +107,17 @@ void hk_exec_init(hk_exec *x, const hk_plan *plan, const hk_launch *launch, cons
 static void exec_announce_wait(const hk_exec *x, const hk_lane_run *l, const hk_operand *o, unsigned ndst,
                                unsigned nsrc, size_t bytes, hk_link *link) {
   hk_link_set_waiting(link, HK_LINK_WAITS);
-  if (ndst != 1 || nsrc != 1 || o[0].space == HK_LINK) return;
+  if (ndst != 1 || nsrc != 1 || o[0].space == HK_LINK || x->launch->quantised) return;
   link->recv_target_bytes = (uint32_t)bytes;
   link->recv_target = exec_user_address(x, l, &o[0]);
 }
 
-/* Checks the links of the instruction, which moves `bytes`, from operand l->ready on; true if all are ready. */
+/* What a slot carries for `bytes` of the message. */
+static inline size_t exec_carried(const hk_exec *x, size_t bytes) {
+  return __builtin_expect(x->launch->quantised, 0) ? hk_quantised_bytes(bytes / x->launch->unit) : bytes;
+}
+
+/* Checks the links of the instruction, whose slots carry `bytes`, from operand l->ready on; true if all are ready. */
 static bool exec_all_ready(const hk_exec *x, hk_lane_run *l, const hk_operand *o, unsigned ndst, unsigned nsrc,
                            size_t bytes) {
   for (unsigned k = l->ready; k < ndst + nsrc; k++) {
@@ -297,6 +305,44 @@ out:
   return rc;
 }
 
+/* The same if links carry quantised values. */
+static hk_status exec_run_quantised(hk_exec *x, hk_lane_run *l, const hk_instr *i, const hk_operand *o, size_t bytes) {
+  const size_t carried = exec_carried(x, bytes);
+  const unsigned ndst = i->ndst, n = ndst + i->nsrc;
+  int fresh = -1;
+  hk_quantised_operand *all = (hk_quantised_operand *)(void *)x->pointers;
+  for (unsigned k = 0; k < n; k++) {
+    all[k] = (hk_quantised_operand){.link = o[k].space == HK_LINK};
+    if (!all[k].link) {
+      if (k >= ndst && o[k].space == HK_IN) fresh = (int)(k - ndst);
+      all[k].at = exec_user_address(x, l, &o[k]);
+      continue;
+    }
+    hk_link *link = exec_link_of(l, &o[k]);
+    if (k < ndst) {
+      if (link->proxied) l->must_drain = true;
+      all[k].at = hk_link_send_buffer(link, carried);
+      link->slots[(uint32_t)link->done & link->mask].flags = 0;
+      if (carried <= link->slot_bytes) continue;
+      return HK_FAIL(HK_ERR_INTERNAL, "%zu quantised bytes for rank %u do not fit a slot of %u", carried, link->peer,
+                     link->slot_bytes);
+    }
+    const hk_slot *s = hk_link_recv_slot(link);
+    if (s->signature != x->signature || s->bytes != carried) return hk_exec_bad_slot(x, link, s, carried);
+    all[k].at = (void *)(uintptr_t)hk_link_recv_data(link);
+    if (all[k].at) continue;
+    x->bad_peer = link->peer;
+    return HK_ERR_REMOTE;
+  }
+  if (bytes)
+    hk_move_quantised(&x->launch->reducer, all, ndst, all + ndst, i->nsrc, fresh, bytes / x->launch->unit,
+                      i->flags & HK_INSTR_FINAL);
+  exec_publish_all(l, o, ndst, carried, x->signature);
+  for (unsigned k = ndst; k < n; k++)
+    if (o[k].space == HK_LINK) hk_link_release(exec_link_of(l, &o[k]));
+  return HK_OK;
+}
+
 /* To the next instruction of the lane; false if there is none. */
 static inline bool exec_step_on(const hk_exec *x, hk_lane_run *l) {
   return hk_cursor_next(&l->at, &x->sizes, x->plan->channels);
@@ -400,8 +446,9 @@ static hk_status exec_run_lane(hk_exec *x, hk_lane_run *l, bool *moved) {
       exec_advance(x, l);
       continue;
     }
-    if (!exec_all_ready(x, l, o, i->ndst, i->nsrc, bytes)) return HK_OK;
-    hk_status rc = exec_run_move(x, l, i, o, bytes);
+    if (!exec_all_ready(x, l, o, i->ndst, i->nsrc, exec_carried(x, bytes))) return HK_OK;
+    hk_status rc = __builtin_expect(x->launch->quantised, 0) ? exec_run_quantised(x, l, i, o, bytes)
+                                                             : exec_run_move(x, l, i, o, bytes);
     if (__builtin_expect(rc != HK_OK, 0)) return rc;
     *moved = true;
     exec_advance(x, l);
@@ -465,7 +512,7 @@ int hk_exec_waits_for(const hk_exec *x, int *peers, int room) {
     if (i->op != HK_OP_MOVE) continue;
     const hk_operand *all = hk_instr_operands(x->plan->program, i), *o = &all[l->ready];
     if (o->space != HK_LINK) continue;
-    hk_exec_add_awaited(exec_link_of(l, o), exec_bytes_of(x, l, i, all), peers, &n, room);
+    hk_exec_add_awaited(exec_link_of(l, o), exec_carried(x, exec_bytes_of(x, l, i, all)), peers, &n, room);
   }
   return n;
 }

@@ -39,6 +39,7 @@ typedef struct hk_launch {
   hk_reducer reducer;         /* valid if the collective reduces */
   uint32_t signature;         /* of the call's arguments; differs between calls that do not match */
   uint32_t move_flags;        /* HK_MOVE_UNCACHED or 0 */
+  bool quantised;             /* links carry values in quantised form (program/quantised.h) */
   bool places;                /* multicasts go to places that their readers offer (places.h) */
   bool brief;                 /* true: hk_exec_brief is known to be true for this launch; false: unknown */
   uint32_t protocol;          /* hk_protocol of GPUs' links; the host has only one */

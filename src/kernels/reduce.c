@@ -73,6 +73,7 @@ static inline const hk_kernels *reduce_level(void) {
   return __builtin_expect(k != NULL, 1) ? k : reduce_choose_level();
 }
 
+const hk_kernels *hk_kernels_level(void) { return reduce_level(); }
 const char *hk_simd_name(void) { return reduce_level()->name; }
 
 bool hk_simd_select(const char *name) {

@@ -36,8 +36,9 @@ void hk_operation_describe(const hk_operation *o, char *text, size_t bytes) {
     snprintf(root, sizeof root, ", rank %d", o->root);
   }
   if (hk_coll_reduces(coll))
-    snprintf(op, sizeof op, ", %s%s", hk_redop_name((hk_redop)(o->redop & ~HK_REDOP_INVARIANT)),
-             o->redop & HK_REDOP_INVARIANT ? ", batch-invariant" : "");
+    snprintf(op, sizeof op, ", %s%s%s", hk_redop_name((hk_redop)(o->redop & ~HK_REDOP_FLAGS)),
+             o->redop & HK_REDOP_INVARIANT ? ", batch-invariant" : "",
+             o->redop & HK_REDOP_QUANTISED ? ", quantised" : "");
   if (hk_coll_has_root(coll)) snprintf(root, sizeof root, ", root %d", o->root);
   if (hk_coll_pairs(coll)) {
     snprintf(text, bytes, "%s(%s)", name, hk_dtype_name((hk_dtype)o->dtype));

@@ -22,8 +22,9 @@ typedef enum hk_dtype {
   HK_DTYPE_COUNT
 } hk_dtype;
 typedef enum hk_redop { HK_SUM, HK_PROD, HK_MAX, HK_MIN, HK_AVG, HK_PREMULSUM, HK_REDOP_COUNT } hk_redop;
-/* A flag in hk_operation.redop: the sum must be made in the fixed order.  Calls that differ in it do not match. */
-enum { HK_REDOP_INVARIANT = 128 };
+/* Flags in hk_operation.redop: the sum must be made in the fixed order; links carry quantised values (quantised.h).
+ * Calls that differ in them do not match. */
+enum { HK_REDOP_INVARIANT = 128, HK_REDOP_QUANTISED = 64, HK_REDOP_FLAGS = HK_REDOP_INVARIANT | HK_REDOP_QUANTISED };
 /* PUT: also a signal alone, with count 0.  WAIT: for `count` signals. */
 typedef enum hk_p2p { HK_P2P_NONE, HK_P2P_SEND, HK_P2P_RECV, HK_P2P_PUT, HK_P2P_WAIT } hk_p2p;
 /* "Send", "Recv", "PutSignal", "WaitSignal" */
@@ -47,7 +48,7 @@ typedef struct hk_operation {
   uint8_t coll;  /* hk_coll */
   uint8_t p2p;   /* hk_p2p, if coll is HK_SENDRECV */
   uint8_t dtype; /* hk_dtype */
-  uint8_t redop; /* hk_redop, optionally | HK_REDOP_INVARIANT */
+  uint8_t redop; /* hk_redop, perhaps with HK_REDOP_FLAGS */
 } hk_operation;
 
 /* "AllReduce(1000 x float, sum)", "Send to(5 x int8, rank 3)", "WaitSignal(2 signals, rank 3)".  Accepts any values of

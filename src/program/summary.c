@@ -126,6 +126,32 @@ hk_traits hk_traits_of(const hk_program *p) {
 
 /* ---- the programs of all ranks ---- */
 
+/* Blocks of which the program rounds and sends the whole sum in a wave, as hk_summary.quantises describes it; -1: it
+ * sends or keeps a sum that is not whole, or keeps a whole one without sending it, so that others get other bits. */
+static int64_t summary_rounded(const hk_program *p) {
+  hk_scan s = {.end = p->ninstrs};
+  int64_t rounded = 0;
+  if (p->coll != HK_ALLREDUCE) return -1;
+  for (const hk_instr *i; (i = hk_scan_next(&s, hk_program_instrs(p)));) {
+    const hk_operand *o = hk_instr_operands(p, i), *source = o + i->ndst;
+    bool sends = false, keeps = false;
+    if (i->flags & HK_INSTR_IN_SWITCH) return -1;
+    for (unsigned k = 0; k < (unsigned)i->ndst + i->nsrc; k++) {
+      const int kind = summary_kind(p, &o[k]);
+      if (kind >= 0 && hk_link_in_group((hk_link_kind)kind)) return -1;
+      sends |= k < i->ndst && o[k].space == HK_LINK;
+      keeps |= k < i->ndst && o[k].space == HK_OUT;
+    }
+    if (i->nsrc > 1 && i->flags & HK_INSTR_FINAL && sends)
+      rounded += s.times;
+    else if (i->nsrc > 1 && (sends || keeps))
+      return -1;
+    else if (i->nsrc == 1 && (source->space == HK_SCRATCH || (source->space == HK_IN && keeps)))
+      return -1;
+  }
+  return rounded;
+}
+
 static hk_status summary_memory(int nranks) {
   return HK_FAIL(HK_ERR_SYSTEM, "out of memory for a summary of %d ranks", nranks);
 }
@@ -224,9 +250,12 @@ static void summary_volume(hk_summary *out, hk_summary_run *x) {
     if (t->instrs > x->volumes[t->rank].longest) x->volumes[t->rank].longest = t->instrs;
     if (x->programs[t->rank]->nlanes == 1) x->volumes[t->rank].silent = t->silent;
   }
+  int64_t rounded = 0;
   for (int r = 0; r < x->period; r++) {
     const hk_program *p = x->programs[r];
     hk_volume *v = &x->volumes[r];
+    const int64_t more = summary_rounded(p);
+    rounded = rounded < 0 || more < 0 ? -1 : rounded + more;
     v->sent[HK_ANYWHERE] = v->sent[HK_INSIDE] + v->sent[HK_BETWEEN];
     v->received[HK_ANYWHERE] = v->received[HK_INSIDE] + v->received[HK_BETWEEN];
     v->bursts[HK_ANYWHERE] = v->bursts[HK_INSIDE] + v->bursts[HK_BETWEEN];
@@ -239,6 +268,7 @@ static void summary_volume(hk_summary *out, hk_summary_run *x) {
     out->refers = (r == 0 || out->refers) && p->traits.refers;
     if (p->scratch_blocks > out->scratch) out->scratch = p->scratch_blocks;
   }
+  out->quantises = rounded * (x->nranks / x->period) == x->programs[0]->blocks;
   out->first = summary_chain(0, x->wave_ends[0]);
   out->again = summary_chain(x->wave_ends[HK_SUMMARY_WAVES - 2], x->wave_ends[HK_SUMMARY_WAVES - 1]);
   out->tail = x->tail;

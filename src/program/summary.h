@@ -67,7 +67,11 @@ typedef struct hk_summary {
   uint32_t switch_span; /* hk_traits, the largest */
   bool one_shot;        /* likewise, of any rank */
   bool refers;          /* likewise, of all ranks */
-  bool one_way;         /* some rank receives nothing: it waits for no answer, and runs ahead of the others */
+  /* An allreduce's links may carry rounded values (quantised.h): each value is rounded at most once before it is added,
+   * and each sum once, by one rank, from which all get it. So the error does not grow with the number of ranks, and all
+   * ranks get the same bits. */
+  bool quantises;
+  bool one_way; /* some rank receives nothing: it waits for no answer, and runs ahead of the others */
   uint32_t nmaps;
   hk_map *maps; /* messages between two ranks, in the order of `after`; multicasts and groups are not in it */
 } hk_summary;

@@ -179,6 +179,7 @@ static hk_machine choose_machine_for(ncclComm_t c, const hk_call *op) {
   /* With LL protocols, two ranks that disagree about a length could wait for lines that the other rank sends in another
    * form. */
   if (hk_coll_pairs((hk_coll)op->coll)) m.protocols = 1u << HK_PROTO_SIMPLE;
+  if (hk_call_quantised(op)) hk_machine_quantise(&m, hk_dtype_size((hk_dtype)op->dtype));
   return m;
 }
 
@@ -227,7 +228,8 @@ static hk_status choose_class(ncclComm_t c, const hk_call *op, size_t bytes, hk_
   bool in_switch, in_network;
   if (op->asks || s->tuner || s->overrides->rules) return choose_select_for(c, op, bytes, d);
   choose_helpers(c, op, &in_switch, &in_network);
-  const int kind = 1 + in_switch + 2 * in_network + 4 * ((op->redop & HK_REDOP_INVARIANT) != 0);
+  const int unit = hk_call_quantised(op) ? (int)hk_dtype_size((hk_dtype)op->dtype) : 0;
+  const int kind = 1 + in_switch + 2 * in_network + 4 * ((op->redop & HK_REDOP_INVARIANT) != 0) + 8 * unit;
   const hk_algorithm *const *all = hk_filter_algorithms(&s->overrides->filter);
   hk_class_decision *kept = &s->classes[op->coll * HK_SIZE_CLASSES + hk_size_class(bytes)];
   if (kept->known == kind) {
@@ -274,7 +276,9 @@ static hk_status choose_decide(ncclComm_t c, const hk_call *op, hk_choice *choic
   *a = (hk_launch){.total = bytes, .unit = unit, .block_bytes = hk_block_bytes(p, bytes, unit)};
   hk_machine m = c->selection->machine;
   m.uncached = whole >= HK_STREAM_MIN_BYTES;
-  a->places = choice->plan->places && choice->plan->channels == 1 && !op->blocks && m.uncached;
+  a->quantised = hk_call_quantised(op);
+  if (a->quantised) hk_machine_quantise(&m, unit);
+  a->places = choice->plan->places && choice->plan->channels == 1 && !op->blocks && m.uncached && !a->quantised;
   HK_TRY(choose_chunk_of(c, &m, &d, choice->plan, a->block_bytes, &a->chunk), out);
   if (c->selection->tuner)
     a->chunk = hk_tuner_chunk(c->selection->tuner, coll, whole, &d, (int)choice->plan->channels, a->chunk);

@@ -365,6 +365,8 @@ static const ncclTeam_t alone = {.nRanks = 1, .rank = 0, .stride = 1};
   CALL(hocketReduceScatterv, (b, b, one, NULL, ncclInt8, ncclSum, c, NULL))                                            \
   CALL(hocketCommProbe, (c, 0, &count))                                                                                \
   CALL(hocketCommSetBatchInvariant, (c, 0))                                                                            \
+  CALL(hocketCommSetQuantised, (c, 0))                                                                                 \
+  CALL(hocketAllReduceQuantised, (b, b, 1, ncclFloat32, ncclSum, c, NULL))                                             \
   CALL(ncclSend, (b, 1, ncclInt8, 0, c, NULL))                                                                         \
   CALL(ncclRecv, (b, 1, ncclInt8, 0, c, NULL))                                                                         \
   CALL(ncclSignal, (0, 0, 0, 0, c, NULL))                                                                              \

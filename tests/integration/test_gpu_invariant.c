@@ -57,6 +57,17 @@ static void open_ranks(gpu_ranks *g, int n, int devices, bool on) {
   for (int r = 0; r < n && on; r++) OK_NCCL(hocketCommSetBatchInvariant(g->comm[r], 1));
 }
 
+/* Quantised sums are for host memory. */
+TEST(quantised_sums_are_refused) {
+  gpu_ranks g;
+  setenv("NCCL_DEBUG", "NONE", 1);
+  open_ranks(&g, 2, 2, false);
+  ck_assert_int_eq(hocketCommSetQuantised(g.comm[0], 1), ncclInvalidUsage);
+  ck_assert_ptr_nonnull(strstr(ncclGetLastError(g.comm[0]), "this communicator is on GPU 0"));
+  ck_assert_int_eq(hocketAllReduceQuantised(NULL, NULL, 0, ncclFloat32, ncclSum, g.comm[0], NULL), ncclInvalidUsage);
+  gpu_close(&g);
+}
+
 TEST_LOOP(sums_in_the_order_of_ranks, 6) {
   static const struct {
     int ranks, devices;

@@ -155,6 +155,24 @@ static void check_fewer(const hk_algorithm *a, hk_coll coll, int n, int hosts, i
   drop(&b);
 }
 
+/* Which allreduces may have quantised links: sums that are whole, and rounded by one rank for all. */
+TEST(quantised_links) {
+  static const struct {
+    const char *name;
+    int least, most; /* the numbers of ranks for which it may */
+  } may[] = {{"direct", 2, 40}, {"twoshot", 2, 40}, {"oneshot", 0, 0}, {"doubling", 0, 0},
+             {"ring", 2, 2},    {"tree", 2, 2},     {"flat", 0, 0}};
+  for (size_t k = 0; k < HK_ARRAY_LENGTH(may); k++)
+    for (int n = 2; n <= 40; n += n < 20 ? 1 : 7) {
+      const hk_build what = {.coll = HK_ALLREDUCE, .nranks = n};
+      hk_summary s;
+      bool barred;
+      ck_assert(hk_algorithm_summarize(&s, hk_algorithm_by_name(may[k].name), &what, SIZE_MAX, &barred) == HK_OK);
+      ck_assert_msg(s.quantises == (n >= may[k].least && n <= may[k].most), "%s of %d ranks", may[k].name, n);
+      hk_summary_clear(&s);
+    }
+}
+
 TEST(fewer_programs) {
   static const int cases[][2] = {{2, 1}, {7, 1}, {8, 1}, {8, 2}, {12, 4}, {16, 16}, {9, 2}};
   int fewer = 0;

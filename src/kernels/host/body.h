@@ -9,6 +9,7 @@
  * that a result never depends on an element's position. */
 #include "convert.h" /* memory to accumulators and back */
 #include "kernels.h" /* the table's type */
+#include "quantise.h"
 
 /* ---- arithmetic ---- */
 
@@ -269,7 +270,8 @@ static void copy_to_all(void *const *dst, unsigned ndst, const void *src, size_t
                  [HK_MIN] = reduce_##type##_MIN}
 #define LEVEL_TABLE(level_name)                                                                                        \
   {                                                                                                                    \
-    .name = level_name, .copy = copy_to_all, .reduce = {                                                               \
+    .name = level_name, .copy = copy_to_all, .widen = widen, .narrow = narrow, .quantise = quantise,                   \
+    .restore = restore, .reduce = {                                                                                    \
       ROW(I8, U8),                                                                                                     \
       ROW(U8, U8),                                                                                                     \
       ROW(I32, U32),                                                                                                   \

@@ -16,6 +16,12 @@ typedef struct hk_kernels {
   hk_reduce_fn reduce[HK_DTYPE_COUNT][HK_KERNEL_OPS];
   /* One source, any destinations, bytes as they are. */
   void (*copy)(void *const *dst, unsigned ndst, const void *src, size_t bytes, unsigned flags);
+  /* fp32 from n elements of a type of quantised values, times a factor, and back. `adds`: adds to what is there. */
+  void (*widen)(hk_dtype type, float *to, const void *from, size_t n, float factor, bool adds);
+  void (*narrow)(hk_dtype type, void *to, const float *from, size_t n);
+  /* n values of fp32 in quantised form (program/quantised.h), with scales' bytes from `least` on, and back. */
+  void (*quantise)(int8_t *values, uint8_t *scales, const float *x, size_t n, uint32_t least);
+  void (*restore)(float *to, const int8_t *values, const uint8_t *scales, size_t n, bool adds);
 } hk_kernels;
 
 extern const hk_kernels hk_kernels_base;
@@ -23,6 +29,7 @@ extern const hk_kernels hk_kernels_base;
 extern const hk_kernels hk_kernels_avx2, hk_kernels_avx512;
 #endif
 
+const hk_kernels *hk_kernels_level(void); /* the level that is used */
 /* For tests and benchmarks: reducers initialised and copies made from now on use this level. Returns false, without a
  * change, if the name is unknown or the processor does not have the level. */
 bool hk_simd_select(const char *name);
