@@ -52,7 +52,7 @@ static hk_status run_deliver(hk_sim *s, hk_side *e, double at, bool reference) {
 static hk_status run_start_queue(hk_sim *s, hk_sim_queue *q) {
   double bytes = hk_times_first(&q->bytes), limit = 1e12;
   q->flow.end.id = QUEUE_IDS + q->end;
-  if (!s->gpu) limit = HK_SIM_SOCKET_GBPS * 1000;
+  if (!s->gpu) limit = HK_SIM_SOCKET_GBPS * 1000 / s->wire;
   return hk_flow_start(&s->cluster.net, &q->flow, bytes > 1 ? bytes : 1, limit);
 }
 

@@ -166,7 +166,7 @@ static hk_status sim_launch(hk_sim *s, const hk_simulator *x, const hk_decision 
 static void sim_take_constants(hk_sim *s, const hk_simulator *x, const hk_decision *d) {
   const hk_protocol_info *proto = &hk_protocols[d->protocol];
   s->gpu = hk_sim_cluster_gpu(&s->cluster, 0);
-  s->wire = 1;
+  s->wire = x->machine.wire;
   if (s->gpu) {
     s->wire = 1 / proto->efficiency;
     s->sync_us = HK_GPU_SYNC_US * proto->sync;
@@ -320,7 +320,16 @@ hk_status hk_sim_run(hk_sim_result *out, const hk_simulator *x, hk_coll coll, si
   hk_status rc = HK_OK;
   hk_sim s = {.nthreads = 0};
   hk_decision d = {.channels = 1};
+  hk_simulator quantised;
   memset(out, 0, sizeof *out);
+  if (o->quantised) {
+    if (coll != HK_ALLREDUCE || x->machine.team.overlap)
+      return HK_FAIL(HK_ERR_ARGUMENT, "%s of %s: only an allreduce of ranks on CPUs can be quantised",
+                     hk_coll_name(coll), x->c->name);
+    quantised = *x;
+    hk_machine_quantise(&quantised.machine, sizeof(float));
+    x = &quantised;
+  }
   HK_TRY(sim_decide(x, coll, bytes, o, &d), out);
   HK_TRY(sim_prepare(&s, x, &d, coll, bytes, o), out);
   HK_TRY(s.coarse ? hk_sim_coarse(&s) : hk_sim_loop(&s), out);

@@ -34,10 +34,11 @@ typedef struct hk_sim_options {
   bool exact;                     /* event by event, for any size */
   bool folded;                    /* by symmetry, for any size */
   bool shifted;                   /* folded like machines with too many links to build all programs: see hk_fold */
-  bool resident; /* no more channels than a GPU has blocks of threads for all lanes, as the library has it */
-  bool graph;    /* a replayed graph launches the kernel of a GPU */
-  bool timeline; /* keep the spans if simulated event by event */
-  uint64_t seed; /* of the ECMP hash */
+  bool resident;  /* no more channels than a GPU has blocks of threads for all lanes, as the library has it */
+  bool quantised; /* an allreduce of float32 by ranks on CPUs, in quantised form on links */
+  bool graph;     /* a replayed graph launches the kernel of a GPU */
+  bool timeline;  /* keep the spans if simulated event by event */
+  uint64_t seed;  /* of the ECMP hash */
 } hk_sim_options;
 
 /* One span of the timeline, for Chrome's trace viewer and Perfetto. */

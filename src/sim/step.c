@@ -12,7 +12,7 @@ bool hk_step_refers(const hk_sim *s, const hk_lane_state *t, size_t bytes) {
   const hk_instr *i = &t->instrs[t->at.pc];
   const hk_operand *o = hk_lane_operands(t);
   if (s->gpu) return (i->flags & (HK_INSTR_IN_SWITCH | HK_INSTR_COPY)) == HK_INSTR_IN_SWITCH;
-  if (bytes < HK_SIM_REF_BYTES || i->flags & HK_INSTR_COPY || !i->nsrc) return false;
+  if (bytes < HK_SIM_REF_BYTES || s->options->quantised || i->flags & HK_INSTR_COPY || !i->nsrc) return false;
   for (unsigned k = 0; k < i->ndst; k++)
     if (o[k].space == HK_OUT) return true;
   const hk_operand *source = &o[i->ndst];
@@ -131,7 +131,7 @@ static hk_status step_cpu_uses(const work *w, const hk_instr *i, const hk_operan
   if (w->s->cached) return HK_OK;
   HK_OR_RETURN(step_use(w, hk_sim_cluster_memory(cluster, w->t->rank), written));
   for (unsigned k = i->ndst; k < (unsigned)i->ndst + i->nsrc; k++) {
-    if (o[k].space == HK_LINK) HK_OR_RETURN(step_use_route(w, step_side_of(w, &o[k]), 1));
+    if (o[k].space == HK_LINK) HK_OR_RETURN(step_use_route(w, step_side_of(w, &o[k]), w->s->wire));
     HK_OR_RETURN(step_use(
         w, hk_sim_cluster_memory(cluster, o[k].space == HK_LINK ? step_side_of(w, &o[k])->peer : w->t->rank), 1));
   }

@@ -3,15 +3,17 @@
 #include "plan.h"
 #include <stdlib.h>
 #include <string.h>
+#include "../base/param.h" /* HOCKET_QUANTISED */
 #include "../decide/cost.h"
 #include "../decide/protocol.h"
+#include "../program/quantised.h"
 #include "../sim/sim.h"
 #include "proof.h"
 
 typedef struct options {
   const char *machine, *file;
   int ranks, root, rank, channel;
-  bool program, json, all, simulate, rules;
+  bool program, json, all, simulate, rules, quantised;
 } options;
 
 enum { ALL_RANKS = -1 };
@@ -97,7 +99,10 @@ static void plan_print_excluded(const hk_plan_report *r) {
 /* The simulator's time for an alternative. Below 0 if it cannot be simulated, or if its price is very high, because the
  * slowest programs take longest to simulate. */
 static double plan_simulated(const hk_simulator *x, const hk_plan_report *r, const hk_decision *d) {
-  hk_sim_options o = {.algorithm = d->algorithm->name, .protocol = (int)d->protocol, .channels = d->channels};
+  hk_sim_options o = {.algorithm = d->algorithm->name,
+                      .protocol = (int)d->protocol,
+                      .channels = d->channels,
+                      .quantised = r->world->machine.quantised};
   hk_sim_result result;
   if (!x || d->us > 4 * r->chosen.us || hk_sim_run(&result, x, r->coll, r->bytes, &o) != HK_OK) return -1;
   double us = result.us;
@@ -315,6 +320,7 @@ static void plan_put_report(const hk_plan_report *r, const hk_simulator *x, hk_j
   plan_put_decision(r, &r->chosen, w);
   if (r->chosen.note) hk_json_put_text(w, "note", r->chosen.note);
   hk_json_close(w);
+  if (r->world->machine.quantised) hk_json_put_number(w, "error_bound", HK_QUANTISED_ERROR);
   plan_put_why(r, w);
   hk_json_begin(w, "alternatives", '[');
   for (int i = 0; i < r->n; i++) {
@@ -362,6 +368,15 @@ static int plan_print_json(const hk_inputs *w, const hk_coll *only, const size_t
   return rc == HK_OK ? HK_EXIT_OK : hk_tool_failed(rc);
 }
 
+/* --quantised and HOCKET_QUANTISED; the variable changes only what it changes in a communicator. */
+static int plan_quantise(hk_inputs *w, const options *o, bool allreduce) {
+  const bool can = allreduce && !w->machine.team.overlap;
+  if (o->quantised && !can)
+    return hk_tool_wrong("--quantised is for an allreduce of ranks on CPUs: hocket plan allreduce SIZE --quantised");
+  if (can && (o->quantised || w->overrides.settings->QUANTISED)) hk_machine_quantise(&w->machine, sizeof(float));
+  return HK_EXIT_OK;
+}
+
 static int plan_run(void *into, int nargs, char **args) {
   const options *o = into;
   hk_coll coll = HK_ALLREDUCE;
@@ -374,6 +389,7 @@ static int plan_run(void *into, int nargs, char **args) {
   hk_inputs w;
   hk_simulator *x = NULL;
   int code = hk_inputs_open(&w, o->machine, o->file, o->ranks);
+  if (code == HK_EXIT_OK) code = plan_quantise(&w, o, nargs > 0 && coll == HK_ALLREDUCE);
   if (code == HK_EXIT_OK && o->simulate) code = hk_inputs_simulator(&x, &w);
   if (code != HK_EXIT_OK) goto out;
   if (o->program) {
@@ -412,6 +428,8 @@ static const hk_tool_option rows[] = {
     HK_ROW_FLAG(all, "all", "alternatives by every protocol, not only each algorithm's best", .letter = 'a'),
     HK_ROW_FLAG(simulate, "simulate",
                 "also run the alternatives on the simulator, and show its times beside the prices", .letter = 's'),
+    HK_ROW_FLAG(quantised, "quantised", "an allreduce of float32 with 8 bits a value on links, and its error bound",
+                .letter = 'q'),
     HK_ROW_FLAG(rules, "rules", "write what runs from which size on as a tuning file (HOCKET_TUNING_FILE)"),
     HK_ROW_FLAG(json, "json", "write JSON"),
     {0}};

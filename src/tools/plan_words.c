@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include "../collectives/algorithm.h"
 #include "../decide/protocol.h"
+#include "../program/quantised.h"
 #include "plan.h"
 
 static void plan_words_say(FILE *to, const char *format, ...) __attribute__((format(printf, 2, 3)));
@@ -146,6 +147,17 @@ static void plan_words_say_order(const hk_plan_report *r, FILE *to) {
             "bits of an element depend neither on the size of the message nor on the element's place in it.");
 }
 
+/* The error of quantised values. */
+static void plan_words_say_error(const hk_plan_report *r, FILE *to) {
+  if (r->world->machine.quantised)
+    plan_words_say(
+        to,
+        "Links carry float32 as 8 bits and a scale for each %d values. A value is rounded once before it is "
+        "added, and the sum once. So the error of a sum is at most 1/%.0f (%.1f%%) of the sum, over all ranks, "
+        "of the largest magnitude among a rank's values at most %d places away.",
+        HK_QUANTISED_BLOCK, 1 / HK_QUANTISED_ERROR, 100 * HK_QUANTISED_ERROR, HK_QUANTISED_BLOCK - 1);
+}
+
 static void plan_words_explain(const hk_plan_report *r, FILE *to) {
   if (r->world->nranks < 2) {
     plan_words_say(to, "One rank alone copies its input to its output.");
@@ -161,6 +173,7 @@ static void plan_words_explain(const hk_plan_report *r, FILE *to) {
   plan_words_say(to, "How %s works: %s.", r->chosen.algorithm->name, r->chosen.algorithm->about);
   plan_words_say_links(r, to);
   plan_words_say_order(r, to);
+  plan_words_say_error(r, to);
   const hk_alternative *other = plan_words_runner_up(r);
   if (other)
     plan_words_say_runner_up(r, other, to);

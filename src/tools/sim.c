@@ -15,7 +15,7 @@ typedef struct options {
   double factor;
   const char *algorithms, *plot, *trace;
   int protocol, channels, per_host, seed;
-  bool exact, flow, graph, links, json;
+  bool exact, flow, graph, links, json, quantised;
   hk_overrides overrides; /* not an option: from the environment and configuration */
 } options;
 
@@ -78,6 +78,7 @@ static hk_status simulate(hk_sim_view *v, const options *o, hk_sim_site *site, c
                         .exact = o->exact,
                         .folded = o->flow,
                         .graph = o->graph,
+                        .quantised = o->quantised,
                         .seed = (uint64_t)o->seed};
   if (list && algorithm && hk_simulator_cannot(site->simulator, algorithm, o->coll)) return HK_OK;
   int series = v->nseries++;
@@ -151,6 +152,7 @@ static const hk_tool_option rows[] = {
     HK_ROW_FLAG(exact, "exact", "event by event, however many ranks"),
     HK_ROW_FLAG(flow, "flow", "at flow level, however few ranks"),
     HK_ROW_FLAG(graph, "graph", "a replayed CUDA graph launches the kernels, not a stream"),
+    HK_ROW_FLAG(quantised, "quantised", "allreduce of float32 on CPUs with 8 bits a value on links"),
     HK_ROW_INT(seed, "seed", "N", "seed of the hash by which flows choose a spine switch"),
     HK_ROW_FLAG(links, "links", "show the busiest links of the last size", .letter = 'l'),
     HK_ROW_FLAG(json, "json", "write JSON"),

@@ -47,6 +47,21 @@ gives 0 env HOCKET_BATCH_INVARIANT=1 NCCL_ALGO=ring "$hocket" plan allgather 64M
 says "ring, protocol"
 gives 0 env HOCKET_BATCH_INVARIANT=1 "$hocket" plan reduce 64M -m dgx-h100 --json
 says '"batch_invariant":true'
+
+# Quantised values: the error bound, what cannot carry them, and fewer bytes on links.
+slow="nodes=4 of 1xcpu cores=2 nic=1x1 net=eth"
+gives 0 "$hocket" plan allreduce 64M -m "$slow" --ranks 4 --quantised
+says "at most 1/62"
+says "would quantise sums that are not whole, or give ranks different bits: "
+gives 0 "$hocket" plan allreduce 64M -m "$slow" --ranks 4 --quantised --json
+says '"error_bound":0.016'
+gives 0 env HOCKET_QUANTISED=1 "$hocket" plan allreduce 64M -m "$slow" --ranks 4
+says "at most 1/62"
+gives 0 env HOCKET_QUANTISED=1 "$hocket" plan allgather 64M -m "$slow" --ranks 4
+gives 2 "$hocket" plan allgather 64M -m "$slow" --quantised
+says "--quantised is for an allreduce of ranks on CPUs"
+gives 2 "$hocket" plan allreduce 64M -m dgx-h100 --quantised
+
 gives 2 env NCCL_ALGO=rong "$hocket" plan allreduce 64K -m dgx-a100
 says 'NCCL_ALGO: "rong" is no algorithm'
 
