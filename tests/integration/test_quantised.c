@@ -29,23 +29,33 @@ typedef struct job {
 static double largest(ncclDataType_t t) { return t == ncclFloat16 ? 65504 : (double)FLT_MAX; }
 static double smallest(ncclDataType_t t) { return t == ncclFloat16 ? 0x1p-24 : 0x1p-149; }
 
-/* float16 with its subnormals, infinities and NaN, which test_store does not have. */
+/* float16 and bfloat16 with their subnormals, infinities and NaN, which test_store does not have. */
 static void put(ncclDataType_t type, void *at, size_t i, double v) {
-  if (type != ncclFloat16) {
+  const double mag = fabs(v);
+  const float f = (float)v;
+  uint32_t bits;
+  if (type == ncclFloat32) {
     test_store(type, at, i, v);
     return;
   }
-  const double mag = fabs(v);
-  const int e = mag >= 0x1p-14 && isfinite(v) ? ilogb(mag) : -14;
-  uint16_t bits = isnan(v) ? 0x7e00 : mag >= 65520 ? 0x7c00 : (uint16_t)(rint(ldexp(mag, 10 - e)) + (e + 14) * 1024);
-  bits |= signbit(v) ? 0x8000 : 0;
-  memcpy((char *)at + 2 * i, &bits, 2);
+  memcpy(&bits, &f, 4);
+  if (type == ncclBfloat16) {
+    bits = isnan(v) ? 0x7fc0 : (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+  } else {
+    const int e = mag >= 0x1p-14 && isfinite(v) ? ilogb(mag) : -14;
+    bits = isnan(v) ? 0x7e00 : mag >= 65520 ? 0x7c00 : (uint32_t)(rint(ldexp(mag, 10 - e)) + (e + 14) * 1024);
+    bits |= signbit(v) ? 0x8000 : 0;
+  }
+  memcpy((char *)at + 2 * i, &(uint16_t){(uint16_t)bits}, 2);
 }
 
 static double get(ncclDataType_t type, const void *at, size_t i) {
   uint16_t bits;
-  if (type != ncclFloat16) return test_load(type, at, i);
+  float f;
+  if (type == ncclFloat32) return test_load(type, at, i);
   memcpy(&bits, (const char *)at + 2 * i, 2);
+  memcpy(&f, &(uint32_t){(uint32_t)bits << 16}, 4);
+  if (type == ncclBfloat16) return (double)f;
   const int e = bits >> 10 & 31, man = bits & 1023;
   const double mag = e == 31 ? (man ? (double)NAN : (double)INFINITY) : ldexp(man + (e ? 1024 : 0), (e ? e : 1) - 25);
   return bits >> 15 ? -mag : mag;
