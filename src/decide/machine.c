@@ -37,34 +37,37 @@ void hk_machine_quantise(hk_machine *m, size_t unit) {
   m->quantised = true;
 }
 
+void hk_machine_set_constants(hk_machine *m, bool memory, const hk_constants *k) {
+  const hk_level shared = {.alpha_us = k->memory_alpha_us,
+                           .message_us = k->memory_message_us}; /* the only other cost is the copies in and out */
+  const hk_level tcp = {.alpha_us = k->tcp_alpha_us,
+                        .message_us = k->tcp_message_us,
+                        .link_us = k->tcp_link_us,
+                        .ring_us_per_b = k->tcp_us_per_b,
+                        .mesh_us_per_b = k->tcp_us_per_b};
+  m->inside = memory ? shared : tcp;
+  m->between = (hk_level){.alpha_us = k->net_alpha_us,
+                          .message_us = k->net_message_us,
+                          .ring_us_per_b = k->net_us_per_b,
+                          .mesh_us_per_b = k->net_us_per_b};
+  m->gamma_us_per_b = k->gamma_us_per_b;
+  m->copy_us_per_b = k->copy_us_per_b;
+  m->switch_us = k->switch_us;
+}
+
 hk_machine hk_machine_of_hosts(const hk_host_facts *f, const hk_constants *constants) {
-  const hk_constants *k = constants ? constants : &hk_constants_default;
-  hk_level memory = {.alpha_us = k->memory_alpha_us,
-                     .message_us = k->memory_message_us}; /* the only other cost is the copies in and out */
-  hk_level net = {.alpha_us = k->net_alpha_us,
-                  .message_us = k->net_message_us,
-                  .ring_us_per_b = k->net_us_per_b,
-                  .mesh_us_per_b = k->net_us_per_b};
-  hk_level tcp = {.alpha_us = k->tcp_alpha_us,
-                  .message_us = k->tcp_message_us,
-                  .link_us = k->tcp_link_us,
-                  .ring_us_per_b = k->tcp_us_per_b,
-                  .mesh_us_per_b = k->tcp_us_per_b};
-  return (hk_machine){.team.nranks = f->nranks,
-                      .team.nhosts = f->nhosts,
-                      .team.ranks_per_host = f->ranks_per_host,
-                      .team.least_per_host = f->least_per_host,
-                      .cores_per_host = f->cores_per_host,
-                      .team.multicast = f->multicast,
-                      .inside = f->memory ? memory : tcp,
-                      .between = net,
-                      .gamma_us_per_b = k->gamma_us_per_b,
-                      .copy_us_per_b = k->copy_us_per_b,
-                      .switch_us = k->switch_us,
-                      .wire = 1,
-                      .channels = 1,
-                      .max_channels = 1,
-                      .protocols = 1u << HK_PROTO_SIMPLE,
-                      .slot_bytes = f->slot_bytes,
-                      .nslots = f->nslots};
+  hk_machine m = {.team.nranks = f->nranks,
+                  .team.nhosts = f->nhosts,
+                  .team.ranks_per_host = f->ranks_per_host,
+                  .team.least_per_host = f->least_per_host,
+                  .cores_per_host = f->cores_per_host,
+                  .team.multicast = f->multicast,
+                  .wire = 1,
+                  .channels = 1,
+                  .max_channels = 1,
+                  .protocols = 1u << HK_PROTO_SIMPLE,
+                  .slot_bytes = f->slot_bytes,
+                  .nslots = f->nslots};
+  hk_machine_set_constants(&m, f->memory, constants ? constants : &hk_constants_default);
+  return m;
 }

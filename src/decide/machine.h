@@ -128,4 +128,6 @@ typedef struct hk_gpu_facts {
   hk_gpu_prices prices;
 } hk_gpu_facts;
 hk_machine hk_machine_of_gpus(const hk_gpu_facts *f, const hk_constants *constants);
+/* Gives the machine of ranks on CPUs other constants. `memory`: ranks of a host share memory, else they use sockets. */
+void hk_machine_set_constants(hk_machine *m, bool memory, const hk_constants *k);
 hk_machine hk_machine_of_hosts(const hk_host_facts *f, const hk_constants *constants);

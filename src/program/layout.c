@@ -139,6 +139,16 @@ out:
   return rc;
 }
 
+hk_status hk_layout_even(hk_layout **out, int nranks, int nhosts) {
+  uint64_t *host = calloc((size_t)nranks, sizeof *host);
+  *out = NULL;
+  if (!host) return HK_FAIL_ERRNO("no memory for %d ranks", nranks);
+  for (int r = 0; r < nranks; r++) host[r] = (uint64_t)r * (uint64_t)nhosts / (uint64_t)nranks;
+  const hk_status rc = nhosts > 1 ? hk_layout_new(out, nranks, host, NULL, NULL, 1) : HK_OK;
+  free(host);
+  return rc;
+}
+
 void hk_layout_free(hk_layout *l) {
   if (!l) return;
   free(l->host);

@@ -25,6 +25,8 @@ typedef struct hk_layout {
  * host). */
 hk_status hk_layout_new(hk_layout **out, int nranks, const uint64_t *host, const int *local, const uint16_t *order,
                         int nchannels);
+/* Ranks divided among hosts as evenly as possible, neighbours together. *out is NULL with one host. */
+hk_status hk_layout_even(hk_layout **out, int nranks, int nhosts);
 void hk_layout_free(hk_layout *l); /* NULL is fine */
 
 static inline int hk_layout_hosts(const hk_layout *l) { return l ? l->nhosts : 1; }

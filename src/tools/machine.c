@@ -127,14 +127,8 @@ static void machine_heed_host_settings(hk_inputs *w) {
   hk_machine *m = &w->machine;
   if (m->cores_per_host == 0) return;
   if (!w->overrides.settings->SHM_DISABLE || m->team.nranks == 1) return;
-  hk_host_facts f = {.nranks = m->team.nranks,
-                     .nhosts = m->team.nhosts,
-                     .ranks_per_host = m->team.ranks_per_host,
-                     .least_per_host = m->team.least_per_host,
-                     .cores_per_host = m->cores_per_host,
-                     .slot_bytes = m->slot_bytes,
-                     .nslots = m->nslots};
-  *m = hk_machine_of_hosts(&f, &w->overrides.constants);
+  hk_machine_set_constants(m, false, &w->overrides.constants);
+  m->team.multicast = false;
 }
 
 hk_status hk_tool_overrides(hk_overrides *o) {

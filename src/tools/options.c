@@ -98,6 +98,36 @@ bool hk_tool_coll(const char *text, hk_coll *out) {
   return i >= 0;
 }
 
+bool hk_tool_in_list(const char *list, int n) {
+  while (*list) {
+    char *end;
+    long first = strtol(list, &end, 10), last = first;
+    if (*end == '-') last = strtol(end + 1, &end, 10);
+    if (n >= first && n <= last) return true;
+    list = end + (*end == ',');
+  }
+  return false;
+}
+
+bool hk_tool_check_list(const char *what, const char *list, int least, int most) {
+  const char *at = list;
+  bool good = *list;
+  while (good && *at) {
+    char *end;
+    long first = strtol(at, &end, 10), last = first;
+    good = end != at;
+    if (good && *end == '-') {
+      at = end + 1;
+      last = strtol(at, &end, 10);
+      good = end != at;
+    }
+    good = good && first >= least && last >= first && last <= most && (!*end || (*end == ',' && end[1]));
+    at = end + (*end == ',');
+  }
+  if (!good) hk_tool_wrong("%s: '%s' is not like 8 or 2-16 or 2,4,8 (from %d to %d)", what, list, least, most);
+  return good;
+}
+
 bool hk_tool_size(const char *what, const char *text, size_t *out) {
   static const char units[] = "KMGT";
   char *end;

@@ -107,15 +107,21 @@ int hk_tool_wrong_word(const char *what, const char *text, hk_tool_words *words)
  * is wrong. */
 bool hk_tool_size(const char *what, const char *text, size_t *out);
 bool hk_tool_coll(const char *text, hk_coll *out);
+/* Numbers, as "8", "2-16" or "2,4,8-12": prints an error and returns false if the list is wrong or one is not from
+ * `least` to `most`; whether a number is in the list. */
+bool hk_tool_check_list(const char *what, const char *list, int least, int most);
+bool hk_tool_in_list(const char *list, int n);
 const char *hk_tool_coll_word(int i); /* "allreduce" ... */
 const char *hk_tool_algorithm_word(int i);
 const char *hk_tool_protocol_word(int i); /* "auto", then the protocols */
 
 /* ---- output ---- */
 
-/* Calls `write` with the file, or with the standard output if path is NULL or "-". Returns an exit code, after printing
- * the error. */
+/* Calls `write` with the file, or with the standard output if path is NULL or "-". The file is replaced as a whole.
+ * Returns an exit code, after printing the error. */
 int hk_tool_output(const char *path, hk_status (*write)(FILE *to, const void *what), const void *what);
+/* True if the file can be written; else prints the error. For commands that take long before they write. */
+bool hk_tool_can_output(const char *path);
 
 enum { HK_TOOL_WIDTH = 100 };
 typedef enum hk_style {

@@ -17,36 +17,6 @@ typedef struct options {
 
 /* ---- what to prove ---- */
 
-/* "8", "2-16", "2,4,8-12": true if the number is in the list. */
-static bool verify_in_list(const char *list, int n) {
-  while (*list) {
-    char *end;
-    long first = strtol(list, &end, 10), last = first;
-    if (*end == '-') last = strtol(end + 1, &end, 10);
-    if (n >= first && n <= last) return true;
-    list = end + (*end == ',');
-  }
-  return false;
-}
-static bool verify_check_list(const char *list) {
-  const char *at = list;
-  bool good = *list;
-  while (good && *at) {
-    char *end;
-    long first = strtol(at, &end, 10), last = first;
-    good = end != at;
-    if (good && *end == '-') {
-      at = end + 1;
-      last = strtol(at, &end, 10);
-      good = end != at;
-    }
-    good = good && first >= 1 && last >= first && last <= MOST_RANKS && (!*end || (*end == ',' && end[1]));
-    at = end + (*end == ',');
-  }
-  if (!good) hk_tool_wrong("--ranks: '%s' is not like 8 or 2-16 or 2,4,8 (from 1 to %d)", list, MOST_RANKS);
-  return good;
-}
-
 /* Ranks for which every algorithm can run that can do so many at all. */
 static hk_team verify_any_team(int nranks, int nhosts) {
   return (hk_team){.nranks = nranks,
@@ -56,17 +26,6 @@ static hk_team verify_any_team(int nranks, int nhosts) {
                    .multicast = nhosts == 1,
                    .in_switch = true,
                    .in_network = nhosts > 1};
-}
-
-/* Ranks divided among hosts as evenly as possible, neighbours together. NULL: one host. */
-static hk_status verify_layout_of(int nranks, int nhosts, hk_layout **out) {
-  uint64_t *host = calloc((size_t)nranks, sizeof *host);
-  *out = NULL;
-  if (!host) return HK_FAIL_ERRNO("no memory for %d ranks", nranks);
-  for (int r = 0; r < nranks; r++) host[r] = (uint64_t)r * (uint64_t)nhosts / (uint64_t)nranks;
-  hk_status rc = nhosts > 1 ? hk_layout_new(out, nranks, host, NULL, NULL, 1) : HK_OK;
-  free(host);
-  return rc;
 }
 
 typedef struct tally {
@@ -88,13 +47,13 @@ static hk_status verify_prove_one(const hk_algorithm *a, hk_coll coll, const opt
   uint64_t instructions = 0;
   hk_program *sample = NULL;
   for (int n = 1; n <= MOST_RANKS && rc == HK_OK; n++) {
-    if (!verify_in_list(o->ranks, n) || n < o->hosts) continue;
+    if (!hk_tool_in_list(o->ranks, n) || n < o->hosts) continue;
     const hk_team team = verify_any_team(n, o->hosts);
     int root = hk_coll_has_root(coll) ? o->root : 0;
     if (root >= n || !hk_algorithm_supports(a, &team, coll)) continue;
     hk_program **p = NULL;
     hk_layout *layout;
-    HK_OR_RETURN(verify_layout_of(n, o->hosts, &layout));
+    HK_OR_RETURN(hk_layout_even(&layout, n, o->hosts));
     rc = hk_proof_build(a, &(hk_build){.coll = coll, .nranks = n, .root = root, .layout = layout}, &p);
     if (rc == HK_OK) rc = hk_prove((const hk_program *const *)p, n, layout ? layout->host : NULL, &proof, &report);
     hk_layout_free(layout);
@@ -151,7 +110,7 @@ static int verify_run(void *into, int nargs, char **args) {
   if (!o->all && !o->algorithm && !o->coll)
     return hk_tool_wrong("what should be verified? Give --algorithm, --collective or --all; hocket program check FILE "
                          "verifies the programs of a file");
-  if (!verify_check_list(o->ranks)) return HK_EXIT_TROUBLE;
+  if (!hk_tool_check_list("--ranks", o->ranks, 1, MOST_RANKS)) return HK_EXIT_TROUBLE;
   hk_json w = {.f = stdout}, *json = o->proof.json ? &w : NULL;
   if (json) hk_proofs_json_begin(json);
   const int code = verify_prove_registry(o, json);
