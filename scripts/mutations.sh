@@ -167,7 +167,7 @@ command -v ld.gold >/dev/null && linker=(-fuse-ld=gold)
 link_test() { # folder test program library options...
   local object=$1/tests/unit/$2.o extra=()
   [ -e "$object" ] || object=$1/tests/integration/$2.o
-  [ "$2" = test_tune ] && extra=("$1"/src/tools/tune/{choices,fit,look,polish,times}.o)
+  [ "$2" = test_tune ] && extra=("$1/src/tools/tune/fit.o")
   # shellcheck disable=SC2046
   cc "${linker[@]}" -o "$3" "$object" "${extra[@]}" "${@:5}" "$1/libsupport.a" "$4" -Wl,--strip-debug,--wrap=pthread_mutex_unlock,--wrap=_mark_point \
     "$base/locked.o" -pthread $(sanitizer "$1") "${check_libs[@]}" -lm 2>/dev/null

@@ -38,6 +38,17 @@ static void make(hk_tune_table *t, int nranks, int nhosts, bool tcp, unsigned co
       }
 }
 
+/* The average of |ln(price / time)|. */
+static double error_of(const hk_tune_table *t, int n, const hk_constants *k) {
+  double sum = 0;
+  int count = 0;
+  for (int i = 0; i < n; i++) {
+    hk_tune_group g = {.n = 0};
+    for (; hk_tune_next(&t[i], k, &g); count += g.n) sum += g.error;
+  }
+  return sum / count;
+}
+
 TEST(fits_constants) {
   hk_tune_table t[2];
   hk_constants k = hk_constants_default;
@@ -47,8 +58,8 @@ TEST(fits_constants) {
   make(&t[0], 2, 1, true, 1u << HK_ALLREDUCE | 1u << HK_BROADCAST, &k);
   make(&t[1], 4, 1, true, 1u << HK_ALLREDUCE | 1u << HK_BROADCAST, &k);
   hk_constants found = hk_tune_fit(t, 2, &hk_constants_default);
-  ck_assert_double_gt(hk_tune_error(t, 2, &hk_constants_default), 0.3);
-  ck_assert_double_lt(hk_tune_error(t, 2, &found), 0.05);
+  ck_assert_double_gt(error_of(t, 2, &hk_constants_default), 0.3);
+  ck_assert_double_lt(error_of(t, 2, &found), 0.05);
   ck_assert_double_eq(found.memory_alpha_us, k.memory_alpha_us); /* no row depends on it */
   hk_tune_group g = {.n = 0};
   while (hk_tune_next(&t[0], &k, &g)) ck_assert_int_eq(g.chosen, g.best);
@@ -63,8 +74,8 @@ TEST(fits_between) {
   k.net_us_per_b *= 5;
   make(&t, 2, 2, false, 1u << HK_ALLREDUCE | 1u << HK_ALLGATHER, &k);
   hk_constants found = hk_tune_fit(&t, 1, &hk_constants_default);
-  ck_assert_double_gt(hk_tune_error(&t, 1, &hk_constants_default), 0.3);
-  ck_assert_double_lt(hk_tune_error(&t, 1, &found), 0.05);
+  ck_assert_double_gt(error_of(&t, 1, &hk_constants_default), 0.3);
+  ck_assert_double_lt(error_of(&t, 1, &found), 0.05);
   found.net_alpha_us = hk_constants_default.net_alpha_us;
   found.net_us_per_b = hk_constants_default.net_us_per_b;
   found.net_message_us = hk_constants_default.net_message_us;

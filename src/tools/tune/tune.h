@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Shared by the parts of `hocket tune`: measuring, fitting the model's constants to the times, and writing them. */
+/* Shared by the parts of `hocket tune`: measuring, and fitting the model's constants to the times. */
 #pragma once
 #include "../../decide/machine.h"
 
@@ -32,27 +32,21 @@ typedef struct hk_tune_table {
   hk_tune_cell *at; /* grouped by collective and size */
 } hk_tune_table;
 
-/* `progress` is called as sizes are done. Between hosts only rank 0's table has meaning. Call hk_tune_table_clear in
- * any case. */
-hk_status hk_tune_measure(hk_tune_table *out, const hk_tune_setup *s, void (*progress)(hk_coll coll, size_t bytes));
+/* Between hosts only rank 0's table has meaning. Call hk_tune_table_clear in any case. */
+hk_status hk_tune_measure(hk_tune_table *out, const hk_tune_setup *s);
 void hk_tune_table_clear(hk_tune_table *t);
 
 /* One collective and size: cells [first, first + n). */
 typedef struct hk_tune_group {
   int first, n;
-  int best;   /* the fastest cell */
-  int chosen; /* the model's choice with these constants */
+  int best, chosen; /* the fastest cell; the model's choice with these constants */
+  double error;     /* the sum of |ln(price / time)| */
+  /* Squares of ln(price / time), with less weight for slow algorithms, and the cost of a wrong choice, with more. */
+  double misfit, weights; /* their sums */
 } hk_tune_group;
 /* Iterates over the groups; false after the last. Begin with a zeroed group. */
 bool hk_tune_next(const hk_tune_table *t, const hk_constants *k, hk_tune_group *g);
 
 /* Fits the constants of one host, or those between hosts, so that the model's prices and choices are nearest to the
- * times. All others are those of `first`. */
-hk_constants hk_tune_fit(const hk_tune_table *tables, int n, const hk_constants *first);
-/* The average of |ln(price / time)|: 0.1 is 10% off. */
-double hk_tune_error(const hk_tune_table *tables, int n, const hk_constants *k);
-
-/* True if `path` can be written; else prints the error. "-": stdout; NULL: the file that every init reads. Called
- * before the measurement, which takes long. */
-bool hk_tune_can_save(const char *path);
-int hk_tune_save(const char *path, const hk_constants *k); /* returns an exit code */
+ * times. It begins with the built-in ones; all others are those of `others`. */
+hk_constants hk_tune_fit(const hk_tune_table *tables, int n, const hk_constants *others);
