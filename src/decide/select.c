@@ -34,28 +34,34 @@ const hk_algorithm *const *hk_filter_algorithms(const hk_filter *w) {
   return w && w->algorithms ? w->algorithms : hk_algorithms;
 }
 
-static bool select_barred(const hk_filter *w, hk_coll coll, int algorithm) {
-  return w && (w->barred[coll] >> algorithm & 1u);
-}
-
 bool hk_select_invariant(const hk_algorithm *a, hk_coll coll) {
   return !hk_coll_reduces(coll) || (a->fixed_order >> hk_coll_plain(coll) & 1u);
 }
-/* True if it is excluded because its sums are not in the fixed order. */
-static bool select_varies(const hk_filter *w, hk_coll coll, const hk_algorithm *a) {
-  return w && w->batch_invariant && !hk_select_invariant(a, coll);
+
+/* The reason why the i-th algorithm cannot or may not run; NULL: it may. */
+static const char *select_excluded(const hk_machine *m, const hk_filter *w, hk_coll coll, int i) {
+  const hk_algorithm *a = hk_filter_algorithms(w)[i];
+  if (!(a->colls >> coll & 1u)) return "does not do this collective";
+  const char *cannot = hk_algorithm_cannot(a, &m->team, coll);
+  if (cannot) return cannot;
+  if (w && w->batch_invariant && !hk_select_invariant(a, coll))
+    return "is not batch-invariant (HOCKET_BATCH_INVARIANT): it adds in another order than that of ranks";
+  return w && (w->barred[coll] >> i & 1u) ? "is excluded by NCCL_ALGO" : NULL;
+}
+
+static bool select_protocol_barred(const hk_filter *w, hk_coll coll, hk_protocol p) {
+  return w && (w->barred_protocols[coll] >> p & 1u);
 }
 static bool select_speaks(const hk_machine *m, const hk_algorithm *a, hk_protocol p) {
   return (m->protocols >> p & 1u) && (!a->protocols || a->protocols >> p & 1u);
 }
-static bool select_protocol_barred(const hk_filter *w, hk_coll coll, hk_protocol p) {
-  return w && (w->barred_protocols[coll] >> p & 1u);
-}
 
-static bool select_left_out(const hk_filter *w, int algorithm, hk_protocol p) {
+/* True if the i-th algorithm, which may run, may use the protocol. */
+static bool select_may_use(const hk_machine *m, const hk_filter *w, hk_coll coll, int i, hk_protocol p) {
   uint32_t any = 0;
   for (int k = 0; w && k < HK_PROTO_COUNT; k++) any |= w->only[k];
-  return any && !(w->only[p] >> algorithm & 1u);
+  return select_speaks(m, hk_filter_algorithms(w)[i], p) && !select_protocol_barred(w, coll, p) &&
+         (!any || w->only[p] >> i & 1u);
 }
 
 /* Twice as many channels take twice as many cores from the application: the minimum relative gain for that. */
@@ -106,12 +112,11 @@ static hk_status select_cheapest(const hk_machine *m, const hk_filter *w, hk_col
   const hk_algorithm *const *all = hk_filter_algorithms(w);
   for (int i = 0; all[i]; i++) {
     const hk_algorithm *a = all[i];
-    if (select_barred(w, coll, i) || select_varies(w, coll, a) || !hk_algorithm_supports(a, &m->team, coll)) continue;
+    if (select_excluded(m, w, coll, i)) continue;
     if (!(w && w->any_size) && hk_algorithm_outside(a, last, w ? w->inplace : HK_INPLACE_ANY)) continue;
     for (int p = 0; p < HK_PROTO_COUNT; p++) {
       hk_decision d;
-      if (!select_speaks(m, a, (hk_protocol)p) || select_protocol_barred(w, coll, (hk_protocol)p)) continue;
-      if (select_left_out(w, i, (hk_protocol)p)) continue;
+      if (!select_may_use(m, w, coll, i, (hk_protocol)p)) continue;
       HK_OR_RETURN(select_price(m, w, coll, last, a, (hk_protocol)p, &d));
       if (d.us == INFINITY || (*found && d.us >= best->us)) continue;
       *best = d;
@@ -144,7 +149,7 @@ static hk_status select_by_rule(const hk_machine *m, const hk_filter *filter, hk
 static bool select_other_ranks(const hk_machine *m, const hk_filter *w, hk_coll coll) {
   const hk_algorithm *const *all = hk_filter_algorithms(w);
   for (int i = 0; all[i]; i++)
-    if (!select_barred(w, coll, i) && all[i]->colls >> coll & 1u && all[i]->loaded &&
+    if (!(w->barred[coll] >> i & 1u) && all[i]->colls >> coll & 1u && all[i]->loaded &&
         all[i]->loaded->nranks != m->team.nranks)
       return true;
   return false;
@@ -209,10 +214,7 @@ hk_status hk_select_one(const hk_machine *m, const hk_filter *filter, hk_coll co
   int i = 0;
   *can = false;
   while (all[i] && all[i] != a) i++;
-  if (!all[i] || select_barred(filter, coll, i) || select_varies(filter, coll, a) ||
-      !hk_algorithm_supports(a, &m->team, coll))
-    return HK_OK;
-  if (!select_speaks(m, a, p) || select_protocol_barred(filter, coll, p) || select_left_out(filter, i, p)) return HK_OK;
+  if (!all[i] || select_excluded(m, filter, coll, i) || !select_may_use(m, filter, coll, i, p)) return HK_OK;
   HK_OR_RETURN(select_price(m, filter, coll, bytes, a, p, out));
   *can = out->us != INFINITY;
   return HK_OK;
@@ -241,17 +243,11 @@ hk_status hk_select_all(const hk_machine *m, const hk_filter *filter, hk_coll co
   for (int i = 0; all[i]; i++) {
     const hk_algorithm *a = all[i];
     hk_alternative row = {.what.algorithm = a, .what.channels = 1};
-    const char *cannot = a->colls >> coll & 1u ? hk_algorithm_cannot(a, &m->team, coll) : NULL;
-    if (!(a->colls >> coll & 1u)) continue; /* it does not have this collective */
-    if (cannot)
-      snprintf(row.why, sizeof row.why, "%s", cannot);
-    else if (select_varies(filter, coll, a))
-      snprintf(row.why, sizeof row.why,
-               "is not batch-invariant (HOCKET_BATCH_INVARIANT): it adds in another order than that of ranks");
-    else if (select_barred(filter, coll, i))
-      snprintf(row.why, sizeof row.why, "is excluded by NCCL_ALGO");
-    else if (hk_algorithm_outside(a, bytes, HK_INPLACE_ANY))
-      snprintf(row.why, sizeof row.why, "is for other sizes, by its file: NCCL_ALGO or a tuning file can force it");
+    const char *why = select_excluded(m, filter, coll, i);
+    if (!(a->colls >> coll & 1u)) continue;
+    if (!why && hk_algorithm_outside(a, bytes, HK_INPLACE_ANY))
+      why = "is for other sizes, by its file: NCCL_ALGO or a tuning file can force it";
+    snprintf(row.why, sizeof row.why, "%s", why ? why : "");
     if (row.why[0]) {
       select_insert(out, n, &row);
       continue;
