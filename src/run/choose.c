@@ -274,10 +274,9 @@ static hk_status choose_decide(ncclComm_t c, const hk_call *op, hk_choice *choic
   HK_TRY(choose_plan_get(c, &d, op, hk_coll_has_root(coll) ? op->root : 0, &choice->plan), out);
   const hk_program *p = choice->plan->program;
   *a = (hk_launch){.total = bytes, .unit = unit, .block_bytes = hk_block_bytes(p, bytes, unit)};
-  hk_machine m = c->selection->machine;
+  hk_machine m = choose_machine_for(c, op);
   m.uncached = whole >= HK_STREAM_MIN_BYTES;
   a->quantised = hk_call_quantised(op);
-  if (a->quantised) hk_machine_quantise(&m, unit);
   a->places = choice->plan->places && choice->plan->channels == 1 && !op->blocks && m.uncached && !a->quantised;
   HK_TRY(choose_chunk_of(c, &m, &d, choice->plan, a->block_bytes, &a->chunk), out);
   if (c->selection->tuner)
