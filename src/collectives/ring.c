@@ -16,28 +16,28 @@
 #include "pattern.h"
 
 /* A rank's neighbours and position on the ring. */
-typedef struct seat {
+typedef struct ring_position {
   int n, place, next, prev;
   bool natural; /* the order of ranks: successive blocks, which are numbered by rank, differ by one */
-} seat;
+} ring_position;
 
-static seat ring_seat_of(const hk_build *w) {
+static ring_position ring_position_of(const hk_build *w) {
   int n = w->nranks, p = hk_layout_place(w->layout, w->channel, w->rank);
-  return (seat){.n = n,
-                .place = p,
-                .next = hk_layout_at(w->layout, w->channel, hk_shift(p, 1, n)),
-                .prev = hk_layout_at(w->layout, w->channel, hk_shift(p, -1, n)),
-                .natural = !w->layout || w->layout->natural};
+  return (ring_position){.n = n,
+                         .place = p,
+                         .next = hk_layout_at(w->layout, w->channel, hk_shift(p, 1, n)),
+                         .prev = hk_layout_at(w->layout, w->channel, hk_shift(p, -1, n)),
+                         .natural = !w->layout || w->layout->natural};
 }
 
 /* The block of the rank `by` positions further. */
-static unsigned ring_block_at(const hk_build *w, const seat *s, int by) {
+static unsigned ring_block_at(const hk_build *w, const ring_position *s, int by) {
   return (unsigned)hk_layout_at(w->layout, w->channel, hk_shift(s->place, by, s->n));
 }
 
 /* Blocks of this split message belong to positions, not to ranks. */
 static void ring_build_allreduce(hk_builder *b, const hk_build *w) {
-  seat s = ring_seat_of(w);
+  ring_position s = ring_position_of(w);
   int n = s.n, r = s.place, next = s.next, prev = s.prev;
   unsigned mine = (unsigned)r, before = (unsigned)hk_shift(r, -1, n), after = (unsigned)hk_shift(r, 1, n);
   unsigned second = (unsigned)hk_shift(r, 2, n);
@@ -57,13 +57,13 @@ static void ring_build_allreduce(hk_builder *b, const hk_build *w) {
   hk_build_copy(b, hk_out(second, 0), hk_recv_from(b, prev, second, 0));
 }
 
-static void ring_pass_on(hk_builder *b, const seat *s, unsigned block, int stride) {
+static void ring_pass_on(hk_builder *b, const ring_position *s, unsigned block, int stride) {
   hk_build_move(b, 0, (hk_operand[]){hk_out(block, stride), hk_send_to(b, s->next, block, stride)}, 2,
                 (hk_operand[]){hk_recv_from(b, s->prev, block, stride)}, 1);
 }
 
 static void ring_build_allgather(hk_builder *b, const hk_build *w) {
-  seat s = ring_seat_of(w);
+  ring_position s = ring_position_of(w);
   unsigned mine = (unsigned)w->rank, last = ring_block_at(w, &s, 1);
   hk_build_lane(b);
   hk_build_move(b, 0, (hk_operand[]){hk_out(mine, 0), hk_send_to(b, s.next, mine, 0)}, 2, (hk_operand[]){hk_in(0, 0)},
@@ -78,13 +78,13 @@ static void ring_build_allgather(hk_builder *b, const hk_build *w) {
   hk_build_copy(b, hk_out(last, 0), hk_recv_from(b, s.prev, last, 0));
 }
 
-static void ring_add_own(hk_builder *b, const seat *s, unsigned block, int stride) {
+static void ring_add_own(hk_builder *b, const ring_position *s, unsigned block, int stride) {
   hk_build_move(b, 0, (hk_operand[]){hk_send_to(b, s->next, block, stride)}, 1,
                 (hk_operand[]){hk_recv_from(b, s->prev, block, stride), hk_in(block, stride)}, 2);
 }
 
 static void ring_build_reduce_scatter(hk_builder *b, const hk_build *w) {
-  seat s = ring_seat_of(w);
+  ring_position s = ring_position_of(w);
   unsigned mine = (unsigned)w->rank, first = ring_block_at(w, &s, -1);
   hk_build_lane(b);
   hk_build_copy(b, hk_send_to(b, s.next, first, 0), hk_in(first, 0));

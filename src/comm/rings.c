@@ -35,7 +35,7 @@ static bool rings_place_ranks(ncclComm_t c, const hk_host_rows *rows, home *h) {
       return false;
     }
     if (r == c->rank) h->local = h->n;
-    uint32_t node = c->backend->seat(h->t, hk_fact_of(&rows->backend, r), hk_fact_of(&rows->cpus, r));
+    uint32_t node = c->backend->node_of(h->t, hk_fact_of(&rows->backend, r), hk_fact_of(&rows->cpus, r));
     if (node == UINT32_MAX) {
       HK_INFO(HK_SUB_GRAPH, "rank %d: rings go in the order of ranks: rank %d's GPU cannot be seen", c->rank, r);
       h->n = 0;

@@ -107,7 +107,7 @@ typedef struct hk_backend {
   hk_status (*topology)(struct ncclComm *c, struct hk_topo **own, const struct hk_topo **out);
   /* The node of that topology on which a rank runs, found by the rank's fact and its processors (HK_CPU_WORDS words);
    * UINT32_MAX if the topology does not contain it. */
-  uint32_t (*seat)(const struct hk_topo *t, const void *fact, const uint64_t *cpus);
+  uint32_t (*node_of)(const struct hk_topo *t, const void *fact, const uint64_t *cpus);
   /* Fills in the cost model's machine. The result must be equal on all ranks, so it depends only on data that all ranks
    * have. `rings`: the ring orders that the search found; NULL: rings follow the order of ranks. */
   void (*machine)(const struct ncclComm *c, const struct hk_host_facts *hosts, const struct hk_joined *rings,

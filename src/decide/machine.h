@@ -11,11 +11,11 @@
 #include "../program/limits.h"
 #include "../program/program.h"
 
-struct hk_channels; /* topo/search.h */
-struct hk_cluster;  /* topo/topo.h */
-struct hk_layout;   /* program/layout.h */
-struct hk_outlines; /* outlines.h */
-struct hk_seat;     /* topo/topo.h */
+struct hk_channels;  /* topo/search.h */
+struct hk_cluster;   /* topo/topo.h */
+struct hk_layout;    /* program/layout.h */
+struct hk_outlines;  /* outlines.h */
+struct hk_placement; /* topo/topo.h */
 
 /* Links of one level: inside a host (more exactly: a scale-up domain), or between hosts. */
 typedef struct hk_level {
@@ -89,13 +89,13 @@ bool hk_constants_path(char *path, size_t bytes);
 
 struct hk_overrides;
 
-/* Makes the machine from a cluster and its ranks' seats. `rings` (may be NULL: the order of ranks) are the channels of
- * the first host, HK_PATTERN_RING; `o` (overrides.h) may be NULL. */
-hk_status hk_machine_of(hk_machine *out, const struct hk_cluster *c, const struct hk_seat *seats, int nranks,
+/* Makes the machine from a cluster and its ranks' placements. `rings` (may be NULL: the order of ranks) are the channels
+ * of the first host, HK_PATTERN_RING; `o` (overrides.h) may be NULL. */
+hk_status hk_machine_of(hk_machine *out, const struct hk_cluster *c, const struct hk_placement *placements, int nranks,
                         const struct hk_channels *rings, const struct hk_overrides *o);
 /* Which ranks share a host, and the ring orders of `rings` (may be NULL: host after host). */
-hk_status hk_layout_of(struct hk_layout **out, const struct hk_cluster *c, const struct hk_seat *seats, int nranks,
-                       const struct hk_channels *rings);
+hk_status hk_layout_of(struct hk_layout **out, const struct hk_cluster *c, const struct hk_placement *placements,
+                       int nranks, const struct hk_channels *rings);
 
 /* Facts that ranks on CPUs exchange at init: cores, and shared memory. */
 typedef struct hk_host_facts {
@@ -112,9 +112,9 @@ typedef struct hk_gpu_prices {
   uint64_t known; /* 0: nothing is known, and the fields above have no meaning */
   uint64_t links; /* a hash of the links between the GPUs of this rank's host; 0: not known */
 } hk_gpu_prices;
-/* Computes the prices. `seats` are of the cluster's first host; `o` may be NULL. */
-hk_status hk_gpu_prices_of(hk_gpu_prices *out, const struct hk_cluster *c, const struct hk_seat *seats, int nranks,
-                           const struct hk_overrides *o);
+/* Computes the prices. `placements` are of the cluster's first host; `o` may be NULL. */
+hk_status hk_gpu_prices_of(hk_gpu_prices *out, const struct hk_cluster *c, const struct hk_placement *placements,
+                           int nranks, const struct hk_overrides *o);
 /* Facts that ranks on GPUs exchange at init. */
 typedef struct hk_gpu_facts {
   int nranks, nhosts, ranks_per_host, least_per_host;

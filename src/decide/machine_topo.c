@@ -28,14 +28,14 @@ static void machine_topo_home_free(home *h) {
   free(h->load);
 }
 
-static hk_status machine_topo_home_of(home *h, const hk_cluster *c, const hk_seat *seats, int nranks, int host,
-                                      const hk_path_rules *rules) {
+static hk_status machine_topo_home_of(home *h, const hk_cluster *c, const hk_placement *placements, int nranks,
+                                      int host, const hk_path_rules *rules) {
   *h = (home){.t = hk_cluster_host(c, host)};
   h->nodes = malloc((size_t)nranks * sizeof *h->nodes);
   h->load = malloc((h->t->nedges + 1) * sizeof *h->load);
   if (!h->nodes || !h->load) return HK_FAIL_ERRNO("no memory for a host's %d ranks", nranks);
   for (int r = 0; r < nranks; r++)
-    if (seats[r].host == host) h->nodes[h->n++] = seats[r].node;
+    if (placements[r].host == host) h->nodes[h->n++] = placements[r].node;
   return hk_paths_new(&h->paths, h->t, rules);
 }
 
@@ -113,8 +113,8 @@ static hk_status machine_topo_look_out(home *h, const hk_cluster *c, hk_path_cla
   machine_topo_clear(h);
   for (int i = 0; i < h->n; i++) {
     uint32_t nets[HK_PORTS_MOST];
-    const hk_node *seat = &h->t->nodes[h->nodes[i]];
-    const uint32_t most = seat->kind == HK_NODE_GPU ? HK_PORTS_MOST : 1;
+    const hk_node *placement = &h->t->nodes[h->nodes[i]];
+    const uint32_t most = placement->kind == HK_NODE_GPU ? HK_PORTS_MOST : 1;
     const uint32_t near = hk_paths_near_nets(h->paths, h->nodes[i], nets, most);
     if (!near)
       return HK_FAIL(HK_ERR_ARGUMENT,
@@ -128,7 +128,7 @@ static hk_status machine_topo_look_out(home *h, const hk_cluster *c, hk_path_cla
       const hk_path *p = hk_path_between(h->paths, h->nodes[i], nets[k]);
       const double bytes = 1.0 / h->n / near;
       bool far = p->cls > gdr && p->cls != HK_PATH_PXN && gdr < HK_PATH_PHB;
-      if (seat->kind == HK_NODE_GPU && (far || !seat->gpu.gdr || !h->t->nodes[nets[k]].net.gdr))
+      if (placement->kind == HK_NODE_GPU && (far || !placement->gpu.gdr || !h->t->nodes[nets[k]].net.gdr))
         staged_us = machine_topo_stage(h, h->nodes[i], nets[k], bytes); /* no GPUDirect: through host memory */
       else
         machine_topo_add(h, p, bytes);
@@ -154,11 +154,11 @@ static void machine_topo_cross_fabric(hk_machine *m, const hk_cluster *c) {
   if (f->oversub > 1 && part * f->oversub > 1) m->between.mesh_us_per_b *= part * f->oversub;
 }
 
-static void machine_topo_count_seats(hk_machine *m, const hk_cluster *c, const hk_seat *seats, int nranks,
-                                     int *of_host) {
+static void machine_topo_count_placements(hk_machine *m, const hk_cluster *c, const hk_placement *placements,
+                                          int nranks, int *of_host) {
   m->team.nranks = nranks;
   m->team.least_per_host = nranks;
-  for (int r = 0; r < nranks; r++) of_host[seats[r].host]++;
+  for (int r = 0; r < nranks; r++) of_host[placements[r].host]++;
   for (int h = 0; h < c->nhosts; h++) {
     if (!of_host[h]) continue;
     m->team.nhosts++;
@@ -194,10 +194,10 @@ static void machine_topo_describe_gpus(hk_machine *m, const home *h, const hk_se
   m->nslots = (uint32_t)s->SLOTS;
 }
 
-hk_status hk_gpu_prices_of(hk_gpu_prices *out, const hk_cluster *c, const hk_seat *seats, int nranks,
+hk_status hk_gpu_prices_of(hk_gpu_prices *out, const hk_cluster *c, const hk_placement *placements, int nranks,
                            const hk_overrides *o) {
   hk_machine m;
-  hk_status rc = hk_machine_of(&m, c, seats, nranks, NULL, o);
+  hk_status rc = hk_machine_of(&m, c, placements, nranks, NULL, o);
   *out = (hk_gpu_prices){.known = 0};
   if (rc != HK_OK || nranks < 2) return rc;
   *out = (hk_gpu_prices){
@@ -263,7 +263,7 @@ hk_machine hk_machine_of_gpus(const hk_gpu_facts *f, const hk_constants *constan
   return m;
 }
 
-hk_status hk_outlines_of(hk_outlines **out, const hk_cluster *c, const hk_seat *seats, int nranks,
+hk_status hk_outlines_of(hk_outlines **out, const hk_cluster *c, const hk_placement *placements, int nranks,
                          const hk_layout *layout, const hk_path_rules *rules) {
   hk_status rc = HK_OK;
   uint32_t *nodes = malloc((size_t)nranks * sizeof *nodes);
@@ -272,10 +272,10 @@ hk_status hk_outlines_of(hk_outlines **out, const hk_cluster *c, const hk_seat *
   if (!nodes) return HK_FAIL_ERRNO("no memory for a host's %d ranks", nranks);
   for (int r = 0; r < nranks; r++) {
     if (hk_layout_host_of(layout, r) != 0) continue;
-    nodes[hk_layout_local_of(layout, r)] = seats[r].node;
+    nodes[hk_layout_local_of(layout, r)] = placements[r].node;
     n++;
   }
-  const hk_topo *t = hk_cluster_host(c, seats[hk_layout_rank(layout, 0, 0)].host);
+  const hk_topo *t = hk_cluster_host(c, placements[hk_layout_rank(layout, 0, 0)].host);
   HK_TRY(hk_outlines_new(out, nranks, layout), out);
   if (t->nodes[nodes[0]].kind == HK_NODE_GPU) HK_TRY(hk_outlines_wire(*out, t, nodes, n, rules), out);
 out:
@@ -315,13 +315,13 @@ static void machine_topo_describe_cpus(hk_machine *m, const home *h, const hk_co
 
 /* Uses the rings of the search, which are better than the order of ranks. In a mixed cluster the slowest host
  * counts. */
-static hk_status machine_topo_use_rings(hk_machine *m, const hk_cluster *c, const hk_seat *seats, int nranks,
+static hk_status machine_topo_use_rings(hk_machine *m, const hk_cluster *c, const hk_placement *placements, int nranks,
                                         const hk_channels *rings, const hk_path_rules *rules) {
   double n = rings->nchannels, inside = (double)rings->intra_gbps, between = (double)rings->inter_gbps;
   if (c->nkinds > 1) {
     hk_search what = {.pattern = HK_PATTERN_RING, .max_channels = rings->nchannels};
     hk_joined *all;
-    hk_status rc = hk_join_cluster(&all, c, seats, nranks, &what, rules);
+    hk_status rc = hk_join_cluster(&all, c, placements, nranks, &what, rules);
     if (rc != HK_OK) return rc;
     n = all->nchannels;
     inside = (double)all->intra_gbps;
@@ -334,7 +334,7 @@ static hk_status machine_topo_use_rings(hk_machine *m, const hk_cluster *c, cons
   return HK_OK;
 }
 
-hk_status hk_machine_of(hk_machine *out, const hk_cluster *c, const hk_seat *seats, int nranks,
+hk_status hk_machine_of(hk_machine *out, const hk_cluster *c, const hk_placement *placements, int nranks,
                         const hk_channels *rings, const hk_overrides *o) {
   hk_status rc = HK_OK;
   const hk_settings *s = o ? o->settings : hk_settings_now();
@@ -346,13 +346,13 @@ hk_status hk_machine_of(hk_machine *out, const hk_cluster *c, const hk_seat *sea
     rc = HK_FAIL_ERRNO("no memory for %d hosts", c->nhosts);
     goto out;
   }
-  machine_topo_count_seats(&m, c, seats, nranks, of_host);
+  machine_topo_count_placements(&m, c, placements, nranks, of_host);
   for (int host = 0; host < c->nhosts; host++) {
     int kind = c->kind_of ? c->kind_of[host] : 0;
     if (seen[kind] || !of_host[host]) continue; /* one host represents all of its kind */
     seen[kind] = true;
     machine_topo_home_free(&h);
-    HK_TRY(machine_topo_home_of(&h, c, seats, nranks, host, o ? &o->paths : NULL), out);
+    HK_TRY(machine_topo_home_of(&h, c, placements, nranks, host, o ? &o->paths : NULL), out);
     if (h.t->nodes[h.nodes[0]].kind == HK_NODE_GPU) machine_topo_look_inside(&h, &m.inside);
     if (m.team.nhosts > 1) HK_TRY(machine_topo_look_out(&h, c, o ? o->gdr_level : HK_PATH_PXB, &m.between), out);
     if (h.t->nodes[h.nodes[0]].kind == HK_NODE_GPU)
@@ -364,7 +364,7 @@ hk_status hk_machine_of(hk_machine *out, const hk_cluster *c, const hk_seat *sea
     m.inside.alpha_us += HK_GPU_INSTR_US;
     m.between.alpha_us += HK_GPU_INSTR_US + HK_GPU_PROXY_US;
     if (rings && rings->nchannels > 0)
-      HK_TRY(machine_topo_use_rings(&m, c, seats, nranks, rings, o ? &o->paths : NULL), out);
+      HK_TRY(machine_topo_use_rings(&m, c, placements, nranks, rings, o ? &o->paths : NULL), out);
   }
   if (m.team.nhosts > 1) machine_topo_cross_fabric(&m, c);
   m.team.in_network = !m.team.overlap && m.team.nhosts > 1 && s->COLLNET_ENABLE == 1 &&
@@ -377,7 +377,7 @@ out:
   return rc;
 }
 
-/* For equal hosts with all seats used: repeats the first host's order of ranks on each host. */
+/* For equal hosts with all placements used: repeats the first host's order of ranks on each host. */
 static hk_status machine_topo_repeat_orders(const hk_layout *plain, const hk_channels *rings, uint16_t **out) {
   size_t n = (size_t)plain->nranks;
   uint16_t *order = *out = malloc((size_t)rings->nchannels * n * sizeof *order);
@@ -389,7 +389,7 @@ static hk_status machine_topo_repeat_orders(const hk_layout *plain, const hk_cha
   return HK_OK;
 }
 
-hk_status hk_layout_of(hk_layout **out, const hk_cluster *c, const hk_seat *seats, int nranks,
+hk_status hk_layout_of(hk_layout **out, const hk_cluster *c, const hk_placement *placements, int nranks,
                        const hk_channels *rings) {
   hk_status rc = HK_OK;
   hk_layout *plain = NULL;
@@ -403,9 +403,9 @@ hk_status hk_layout_of(hk_layout **out, const hk_cluster *c, const hk_seat *seat
     goto out;
   }
   for (int r = 0; r < nranks; r++) {
-    const hk_node *n = &hk_cluster_host(c, seats[r].host)->nodes[seats[r].node];
-    host[r] = (uint64_t)seats[r].host;
-    local[r] = n->kind == HK_NODE_GPU ? n->gpu.dev : (int)seats[r].node;
+    const hk_node *n = &hk_cluster_host(c, placements[r].host)->nodes[placements[r].node];
+    host[r] = (uint64_t)placements[r].host;
+    local[r] = n->kind == HK_NODE_GPU ? n->gpu.dev : (int)placements[r].node;
   }
   HK_TRY(hk_layout_new(&plain, nranks, host, local, NULL, 1), out);
   if (!rings || rings->nchannels < 1) {
@@ -416,7 +416,7 @@ hk_status hk_layout_of(hk_layout **out, const hk_cluster *c, const hk_seat *seat
     rc = hk_layout_new(out, nranks, host, local, order, rings->nchannels);
   } else {
     hk_search what = {.pattern = HK_PATTERN_RING, .max_channels = rings->nchannels};
-    HK_TRY(hk_join_cluster(&joined, c, seats, nranks, &what, NULL), out);
+    HK_TRY(hk_join_cluster(&joined, c, placements, nranks, &what, NULL), out);
     rc = hk_layout_new(out, nranks, host, local, joined->order, joined->nchannels);
   }
 out:

@@ -60,7 +60,7 @@ hk_status hk_outlines_new(hk_outlines **out, int nranks, const struct hk_layout 
  * the first host's ranks by their number on the host; `rules` may be NULL. */
 hk_status hk_outlines_wire(hk_outlines *o, const hk_topo *t, const uint32_t *nodes, int n, const hk_path_rules *rules);
 /* Makes the outlines of a cluster, with the links of its first host if its ranks are on GPUs. */
-hk_status hk_outlines_of(hk_outlines **out, const hk_cluster *c, const hk_seat *seats, int nranks,
+hk_status hk_outlines_of(hk_outlines **out, const hk_cluster *c, const hk_placement *placements, int nranks,
                          const struct hk_layout *layout, const hk_path_rules *rules);
 /* Drops the outlines of an algorithm, before it is freed or changed. */
 void hk_outlines_forget(hk_outlines *o, const hk_algorithm *a);

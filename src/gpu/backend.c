@@ -36,7 +36,7 @@ static hk_status backend_topology(ncclComm_t c, hk_topo **own, const hk_topo **o
   return HK_OK;
 }
 
-static uint32_t backend_seat(const hk_topo *t, const void *fact, const uint64_t *cpus) {
+static uint32_t backend_node_of(const hk_topo *t, const void *fact, const uint64_t *cpus) {
   (void)cpus;
   return hk_topo_find(t, HK_NODE_GPU, ((const hk_gpu_fact *)fact)->bus);
 }
@@ -147,7 +147,7 @@ const hk_backend hk_backend_gpu = {
     .join = hk_gpu_join,
     .topology = backend_topology,
     .wire = hk_gpu_topology_wire,
-    .seat = backend_seat,
+    .node_of = backend_node_of,
     .machine = backend_machine,
     .most_channels = hk_gpu_most_channels,
     .bind = hk_gpu_bind,

@@ -49,15 +49,15 @@ void hk_gpu_topology_end(hk_gpu_topology *t) {
   free(t->distances);
 }
 
-/* Fills `seats` with the GPUs of this host's ranks, and `rank` with the rank of each seat.  Returns their number; 0:
- * not all are known. */
-static int topology_find_seats(ncclComm_t c, const hk_facts *facts, hk_seat *seats, int *rank) {
+/* Fills `placements` with the GPUs of this host's ranks, and `rank` with the rank of each. Returns their number; 0: not
+ * all are known. */
+static int topology_find_placements(ncclComm_t c, const hk_facts *facts, hk_placement *placements, int *rank) {
   const hk_topo *t = hk_gpu_of(c)->group->machine->kinds[0];
   int n = 0;
   for (int r = 0; r < c->nranks; r++) {
     if (!hk_wire_near(c, r)) continue;
-    seats[n].node = hk_topo_find(t, HK_NODE_GPU, hk_gpu_fact_of(facts, r)->bus);
-    if (seats[n].node == UINT32_MAX) {
+    placements[n].node = hk_topo_find(t, HK_NODE_GPU, hk_gpu_fact_of(facts, r)->bus);
+    if (placements[n].node == UINT32_MAX) {
       HK_INFO(HK_SUB_GRAPH, "rank %d: GPUs are priced by guesses: rank %d's is not among the %u that %s shows", c->rank,
               r, hk_topo_count(t, HK_NODE_GPU), t->name);
       return 0;
@@ -68,20 +68,20 @@ static int topology_find_seats(ncclComm_t c, const hk_facts *facts, hk_seat *sea
 }
 
 /* A hash of all that prices read of the topology: the paths between the GPUs, and the network ports near them. */
-static uint64_t topology_hash(const hk_paths *paths, const hk_seat *seats, int n) {
+static uint64_t topology_hash(const hk_paths *paths, const hk_placement *placements, int n) {
   const hk_topo *t = paths->topo;
   uint64_t h = hk_hash_mix((uint64_t)n, hk_topo_count(t, HK_NODE_NET));
   for (int i = 0; i < n; i++) {
     uint32_t near[HK_PORTS_MOST];
-    const uint32_t ports = hk_paths_nets(paths, seats[i].node, near, HK_PORTS_MOST);
+    const uint32_t ports = hk_paths_nets(paths, placements[i].node, near, HK_PORTS_MOST);
     for (uint32_t k = 0; k < ports; k++) {
-      const hk_path *p = hk_path_between(paths, seats[i].node, near[k]);
+      const hk_path *p = hk_path_between(paths, placements[i].node, near[k]);
       h = hk_hash_mix(h, near[k] - t->first_of[HK_NODE_NET]);
       h = hk_hash_mix(hk_hash_mix(h, p->cls), (uint64_t)(1e3 * (double)p->gbps));
       h = hk_hash_mix(h, (uint64_t)(1e3 * (double)t->edges[paths->hops[p->first]].gbps));
     }
     for (int k = 0; k < n; k++) {
-      const hk_path *p = hk_path_between(paths, seats[i].node, seats[k].node);
+      const hk_path *p = hk_path_between(paths, placements[i].node, placements[k].node);
       h = hk_hash_mix(h, (uint64_t)(1e3 * (double)p->us));
       for (int j = 0; j < p->nhops; j++) {
         const uint32_t edge = paths->hops[p->first + (uint32_t)j];
@@ -92,23 +92,23 @@ static uint64_t topology_hash(const hk_paths *paths, const hk_seat *seats, int n
   return h ? h : 1;
 }
 
-static void topology_use_machine(ncclComm_t c, const hk_seat *seats, const int *rank, int n) {
+static void topology_use_machine(ncclComm_t c, const hk_placement *placements, const int *rank, int n) {
   const hk_gpu_process_group *w = hk_gpu_of(c)->group;
   hk_gpu_topology *t = hk_gpu_of(c)->topology;
   uint32_t mine = 0;
   if (n < 2) return;
   for (int i = 0; i < n; i++)
-    if (rank[i] == c->rank) mine = seats[i].node;
+    if (rank[i] == c->rank) mine = placements[i].node;
   for (int i = 0; i < n; i++)
-    hk_gpu_of(c)->topology->nvlink[rank[i]] = hk_path_between(w->paths, mine, seats[i].node)->cls == HK_PATH_NVL;
+    hk_gpu_of(c)->topology->nvlink[rank[i]] = hk_path_between(w->paths, mine, placements[i].node)->cls == HK_PATH_NVL;
   if (c->rank == 0 && /* its prices hold for all */
-      hk_gpu_prices_of(hk_gpu_of(c)->topology->prices, w->machine, seats, n, c->selection->overrides) != HK_OK)
+      hk_gpu_prices_of(hk_gpu_of(c)->topology->prices, w->machine, placements, n, c->selection->overrides) != HK_OK)
     HK_INFO(HK_SUB_GRAPH, "rank 0: GPUs are priced by guesses: %s", hk_last_error());
   t->nodes = malloc((size_t)n * sizeof *t->nodes);
   if (!t->nodes) return; /* then no rank knows the links */
-  for (int i = 0; i < n; i++) t->nodes[i] = seats[i].node;
+  for (int i = 0; i < n; i++) t->nodes[i] = placements[i].node;
   t->nnodes = n;
-  t->prices->links = topology_hash(w->paths, seats, n);
+  t->prices->links = topology_hash(w->paths, placements, n);
 }
 
 hk_status hk_gpu_topology_wire(const struct ncclComm *c, hk_outlines *o) {
@@ -138,16 +138,17 @@ hk_status hk_gpu_topology_read(ncclComm_t c, const hk_facts *facts) {
   hk_status rc = HK_OK;
   hk_gpu *g = hk_gpu_of(c);
   const size_t n = (size_t)c->nranks;
-  hk_seat *seats = calloc(n, sizeof *seats);
+  hk_placement *placements = calloc(n, sizeof *placements);
   int *rank = calloc(n, sizeof *rank);
   hk_gpu_prices *prices = calloc(n, sizeof *prices);
   g->topology->nvlink = calloc(n, sizeof *g->topology->nvlink);
   g->topology->prices = calloc(1, sizeof *g->topology->prices);
-  if (!seats || !rank || !prices || !g->topology->nvlink || !g->topology->prices)
+  if (!placements || !rank || !prices || !g->topology->nvlink || !g->topology->prices)
     HK_GIVE_UP(HK_FAIL_ERRNO("no memory for the topology of %d ranks", c->nranks), out);
   if (!topology_alone_on_host(c)) {
     topology_look(c);
-    if (g->group->machine) topology_use_machine(c, seats, rank, topology_find_seats(c, facts, seats, rank));
+    if (g->group->machine)
+      topology_use_machine(c, placements, rank, topology_find_placements(c, facts, placements, rank));
   }
   /* All ranks must decide alike, but containers may show each rank a different part of the machine. So all use rank 0's
    * prices. */
@@ -162,7 +163,7 @@ hk_status hk_gpu_topology_read(ncclComm_t c, const hk_facts *facts) {
             g->topology->prices->inside.alpha_us, topology_rate(g->topology->prices->inside.ring_us_per_b, next),
             topology_rate(g->topology->prices->inside.mesh_us_per_b, all));
 out:
-  free(seats);
+  free(placements);
   free(rank);
   free(prices);
   return rc;

@@ -6,13 +6,13 @@
 
 enum { MAX_RANKS = 65535 };
 
-typedef struct seat_key {
+typedef struct layout_key {
   uint64_t host;
   int local, rank;
-} seat_key;
+} layout_key;
 
 static int layout_by_place(const void *a, const void *b) {
-  const seat_key *x = a, *y = b;
+  const layout_key *x = a, *y = b;
   if (x->host != y->host) return x->host < y->host ? -1 : 1; /* here a host's number */
   if (x->local != y->local) return x->local < y->local ? -1 : 1;
   return x->rank - y->rank;
@@ -33,7 +33,7 @@ static int layout_by_rank(const void *a, const void *b) {
 }
 
 /* Numbers the hosts in the order of their first ranks: keys[r].host becomes that number. */
-static hk_status layout_number_hosts(seat_key *keys, const uint64_t *host, int n, int *nhosts) {
+static hk_status layout_number_hosts(layout_key *keys, const uint64_t *host, int n, int *nhosts) {
   first_seen *seen = malloc(((size_t)n ? (size_t)n : 1) * sizeof *seen);
   if (!seen) return HK_FAIL_ERRNO("no memory for the hosts of %d ranks", n);
   for (int r = 0; r < n; r++) seen[r] = (first_seen){host[r], r};
@@ -74,7 +74,7 @@ static hk_status layout_make_room(hk_layout *l, int channels) {
   return HK_OK;
 }
 
-static void layout_place_hosts(hk_layout *l, const seat_key *keys) {
+static void layout_place_hosts(hk_layout *l, const layout_key *keys) {
   l->least = l->nranks;
   for (int i = 0; i < l->nranks; i++) {
     int h = (int)keys[i].host, r = keys[i].rank;
@@ -113,7 +113,7 @@ static hk_status layout_place_order(hk_layout *l, const uint16_t *order) {
 hk_status hk_layout_new(hk_layout **out, int nranks, const uint64_t *host, const int *local, const uint16_t *order,
                         int nchannels) {
   hk_status rc = HK_OK;
-  seat_key *keys = NULL;
+  layout_key *keys = NULL;
   hk_layout *l = NULL;
   *out = NULL;
   if (nranks < 1 || nranks > MAX_RANKS)

@@ -44,7 +44,7 @@ static hk_status host_backend_topology(ncclComm_t c, hk_topo **own, const hk_top
 }
 
 /* The CPU with the most processors that the rank may use; the lowest such CPU. */
-static uint32_t host_backend_seat(const hk_topo *t, const void *fact, const uint64_t *cpus) {
+static uint32_t host_backend_node_of(const hk_topo *t, const void *fact, const uint64_t *cpus) {
   uint32_t best = 0;
   int most = -1;
   (void)fact;
@@ -267,7 +267,7 @@ static const hk_process_ops host_backend_process = {.devices = host_backend_devi
 const hk_backend hk_backend_host = {
     .process = &host_backend_process,
     .topology = host_backend_topology,
-    .seat = host_backend_seat,
+    .node_of = host_backend_node_of,
     .machine = host_backend_machine,
     .most_channels = host_backend_most_channels,
     .bind = host_backend_bind_links,

@@ -91,10 +91,11 @@ hk_status hk_sim_cluster_furnish(hk_sim_cluster *w) {
   return HK_OK;
 }
 
-hk_status hk_sim_cluster_init(hk_sim_cluster *w, const hk_cluster *c, const hk_seat *seats, int nranks,
+hk_status hk_sim_cluster_init(hk_sim_cluster *w, const hk_cluster *c, const hk_placement *placements, int nranks,
                               hk_paths *const *paths, hk_channels *const *rings, uint64_t seed) {
   const hk_fabric *f = &c->fabric;
-  *w = (hk_sim_cluster){.c = c, .seats = seats, .nranks = nranks, .paths = paths, .rings = rings, .seed = seed};
+  *w = (hk_sim_cluster){
+      .c = c, .placements = placements, .nranks = nranks, .paths = paths, .rings = rings, .seed = seed};
   w->spines = f->spines > 1 && !f->adaptive ? f->spines : 1;
   w->leaves_per_rail = f->hosts_per_leaf > 0 ? (c->nhosts + f->hosts_per_leaf - 1) / f->hosts_per_leaf : 1;
   size_t hosts = (size_t)c->nhosts;
@@ -104,7 +105,7 @@ hk_status hk_sim_cluster_init(hk_sim_cluster *w, const hk_cluster *c, const hk_s
   w->base = calloc(hosts, sizeof *w->base);
   if (!w->first_rank || !w->rep || !w->size || !w->base)
     return HK_FAIL_ERRNO("no memory to simulate %d hosts", c->nhosts);
-  for (int r = 0; r < nranks; r++) w->first_rank[seats[r].host + 1]++;
+  for (int r = 0; r < nranks; r++) w->first_rank[placements[r].host + 1]++;
   for (int h = 0; h < c->nhosts; h++) {
     w->first_rank[h + 1] += w->first_rank[h];
     w->rep[h] = (uint32_t)h;
@@ -159,7 +160,7 @@ static const hk_channel_order *cluster_ring_hop(const hk_sim_cluster *w, int hos
 
 enum { NEAR_NETS = 16 };
 static uint32_t cluster_near_nets(const hk_sim_cluster *w, int rank, uint32_t nets[NEAR_NETS]) {
-  const hk_seat *s = &w->seats[rank];
+  const hk_placement *s = &w->placements[rank];
   return hk_paths_near_nets(w->paths[hk_sim_cluster_kind(w, s->host)], s->node, nets, NEAR_NETS);
 }
 
@@ -191,7 +192,7 @@ static uint32_t cluster_net_on_rail(const hk_sim_cluster *w, int host, int rail)
 }
 
 void hk_sim_cluster_nets(const hk_sim_cluster *w, int from, int to, int channel, uint32_t *out, uint32_t *in) {
-  const hk_seat *a = &w->seats[from], *b = &w->seats[to];
+  const hk_placement *a = &w->placements[from], *b = &w->placements[to];
   uint32_t la = (uint32_t)from - w->first_rank[a->host], lb = (uint32_t)to - w->first_rank[b->host];
   const hk_channel_order *x = cluster_ring_hop(w, a->host, channel), *y = cluster_ring_hop(w, b->host, channel);
   if (x && y) {
@@ -213,7 +214,7 @@ void hk_sim_cluster_nets(const hk_sim_cluster *w, int from, int to, int channel,
 }
 
 static hk_status cluster_far_route(const hk_sim_cluster *w, int from, int to, int channel, hk_route *out) {
-  const hk_seat *a = &w->seats[from], *b = &w->seats[to];
+  const hk_placement *a = &w->placements[from], *b = &w->placements[to];
   const hk_topo *ta = hk_sim_cluster_topo(w, a->host), *tb = hk_sim_cluster_topo(w, b->host);
   const hk_fabric *f = &w->c->fabric;
   uint32_t leave, enter;
@@ -239,7 +240,7 @@ static hk_status cluster_far_route(const hk_sim_cluster *w, int from, int to, in
 }
 
 hk_status hk_sim_cluster_route(const hk_sim_cluster *w, int from, int to, int channel, hk_route *out) {
-  const hk_seat *a = &w->seats[from], *b = &w->seats[to];
+  const hk_placement *a = &w->placements[from], *b = &w->placements[to];
   out->n = 0;
   out->us = 0;
   out->net = out->cross = false;
@@ -253,7 +254,7 @@ hk_status hk_sim_cluster_route(const hk_sim_cluster *w, int from, int to, int ch
 }
 
 uint32_t hk_sim_cluster_switch_edge(const hk_sim_cluster *w, int rank, bool down) {
-  const hk_seat *s = &w->seats[rank];
+  const hk_placement *s = &w->placements[rank];
   const hk_topo *t = hk_sim_cluster_topo(w, s->host);
   const hk_node *n = &t->nodes[s->node];
   for (uint32_t i = n->first_edge; i < n->first_edge + n->nedges; i++)

@@ -13,7 +13,7 @@
 typedef struct hk_sim_cluster {
   const hk_cluster *c;
   hk_net net;
-  const hk_seat *seats;
+  const hk_placement *placements;
   int nranks;
   uint32_t *first_rank; /* [nhosts + 1] */
   /* [nhosts] rep: the host that represents it; size: number of hosts that a representative represents */
@@ -38,7 +38,7 @@ typedef struct hk_route {
 } hk_route;
 
 /* Initialises everything except the resources. The caller keeps all pointed-to data. */
-hk_status hk_sim_cluster_init(hk_sim_cluster *w, const hk_cluster *c, const hk_seat *seats, int nranks,
+hk_status hk_sim_cluster_init(hk_sim_cluster *w, const hk_cluster *c, const hk_placement *placements, int nranks,
                               hk_paths *const *paths, hk_channels *const *rings, uint64_t seed);
 /* Makes the resources, when rep and size are final. */
 hk_status hk_sim_cluster_furnish(hk_sim_cluster *w);
@@ -51,7 +51,7 @@ static inline int hk_sim_cluster_kind(const hk_sim_cluster *w, int host) {
   return w->c->kind_of ? w->c->kind_of[host] : 0;
 }
 static inline const hk_node *hk_sim_cluster_node(const hk_sim_cluster *w, int rank) {
-  const hk_seat *s = &w->seats[rank];
+  const hk_placement *s = &w->placements[rank];
   return &hk_sim_cluster_topo(w, s->host)->nodes[s->node];
 }
 static inline bool hk_sim_cluster_gpu(const hk_sim_cluster *w, int rank) {
@@ -59,7 +59,7 @@ static inline bool hk_sim_cluster_gpu(const hk_sim_cluster *w, int rank) {
 }
 /* The rank at the same position of its host's representative. */
 static inline int hk_sim_cluster_rep(const hk_sim_cluster *w, int rank) {
-  int host = w->seats[rank].host;
+  int host = w->placements[rank].host;
   return (int)(w->first_rank[w->rep[host]] + ((uint32_t)rank - w->first_rank[host]));
 }
 
@@ -71,11 +71,11 @@ static inline int hk_sim_cluster_shift(const hk_sim_cluster *w, int rank, int pe
 
 /* A representative's memory (of a GPU or CPU) and cores (of a CPU). */
 static inline uint32_t hk_sim_cluster_memory(const hk_sim_cluster *w, int rank) {
-  const hk_seat *s = &w->seats[rank];
+  const hk_placement *s = &w->placements[rank];
   return w->base[s->host] + hk_sim_cluster_topo(w, s->host)->nedges + s->node;
 }
 static inline uint32_t hk_sim_cluster_cores(const hk_sim_cluster *w, int rank) {
-  return hk_sim_cluster_memory(w, rank) + hk_sim_cluster_topo(w, w->seats[rank].host)->nnodes;
+  return hk_sim_cluster_memory(w, rank) + hk_sim_cluster_topo(w, w->placements[rank].host)->nnodes;
 }
 
 /* The route from a rank of a representative to any rank, for data of `channel`. */

@@ -112,7 +112,7 @@ static hk_status coarse_find_crossings(const coarse *c, int r, int channel, cros
   const hk_link_need *l = hk_program_links(p);
   const size_t first = (size_t)hk_sim_cluster_rep(w, r) * (size_t)s->channels + (size_t)channel;
   for (uint32_t i = 0; i < p->nlinks; i++) {
-    int a = w->seats[r].host, b = w->seats[l[i].peer].host;
+    int a = w->placements[r].host, b = w->placements[l[i].peer].host;
     uint32_t side = s->first_side[first] + i, leave, enter;
     if (l[i].kind != HK_LINK_SEND || a == b || c->by_side[side] <= 0) continue;
     hk_sim_cluster_nets(w, r, l[i].peer, channel, &leave, &enter);
@@ -174,7 +174,7 @@ static hk_status coarse_load_shifted(coarse *c, int leaves) {
     const hk_link_need *l = hk_program_links(p);
     for (uint32_t i = 0; i < p->nlinks; i++) {
       uint32_t side = s->first_side[at] + i, leave, enter;
-      int host = w->seats[l[i].peer].host;
+      int host = w->placements[l[i].peer].host;
       if (l[i].kind != HK_LINK_SEND || host == 0 || c->by_side[side] <= 0) continue;
       hk_sim_cluster_nets(w, r, l[i].peer, channel, &leave, &enter);
       if (leave == UINT32_MAX || enter == UINT32_MAX) continue;

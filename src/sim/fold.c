@@ -78,7 +78,7 @@ static hk_status fold_look_at_host(folding *f, hk_programs *programs, int host) 
     h = hk_hash_mix(h, hk_program_shape(p));
     const hk_link_need *l = hk_program_links(p);
     for (uint32_t i = 0; i < p->nlinks; i++) {
-      uint32_t peer = l[i].peer, at = (uint32_t)w->seats[peer].host;
+      uint32_t peer = l[i].peer, at = (uint32_t)w->placements[peer].host;
       if (l[i].kind == HK_LINK_MCAST_SEND) continue;
       HK_OR_RETURN(hk_programs_get(programs, (int)peer, 0, &other));
       uint32_t back = hk_link_find(other, hk_link_other_end((hk_link_kind)l[i].kind), (int)r, l[i].channel, 0);

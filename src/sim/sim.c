@@ -13,7 +13,7 @@
 
 struct hk_simulator {
   const hk_cluster *c;
-  hk_seat *seats;
+  hk_placement *placements;
   int nranks;
   hk_paths **paths;    /* [c->nkinds] */
   hk_channels **rings; /* [c->nkinds]; entries may be NULL */
@@ -31,7 +31,7 @@ void hk_simulator_free(hk_simulator *x) {
   hk_layout_free(x->layout);
   free(x->paths);
   free(x->rings);
-  free(x->seats);
+  free(x->placements);
   free(x);
 }
 
@@ -40,7 +40,7 @@ static hk_status sim_search_rings(hk_simulator *x, int kind, int first, int n) {
   hk_status rc = HK_OK;
   uint32_t *nodes = malloc((size_t)n * sizeof *nodes);
   if (!nodes) return HK_FAIL_ERRNO("no memory for a host's %d ranks", n);
-  for (int i = 0; i < n; i++) nodes[i] = x->seats[first + i].node;
+  for (int i = 0; i < n; i++) nodes[i] = x->placements[first + i].node;
   hk_search what = {.pattern = HK_PATTERN_RING, .nodes = nodes, .nranks = n, .network = x->c->nhosts > 1};
   if (n > 1 && n <= HK_SEARCH_RANKS && x->c->kinds[kind]->nodes[nodes[0]].kind == HK_NODE_GPU)
     rc = hk_search_channels(&x->rings[kind], x->paths[kind], &what);
@@ -50,8 +50,8 @@ static hk_status sim_search_rings(hk_simulator *x, int kind, int first, int n) {
 
 static hk_status sim_look_at_kinds(hk_simulator *x) {
   for (int first = 0, next; first < x->nranks; first = next) {
-    int host = x->seats[first].host, kind = x->c->kind_of ? x->c->kind_of[host] : 0;
-    for (next = first; next < x->nranks && x->seats[next].host == host; next++) {}
+    int host = x->placements[first].host, kind = x->c->kind_of ? x->c->kind_of[host] : 0;
+    for (next = first; next < x->nranks && x->placements[next].host == host; next++) {}
     if (x->paths[kind]) continue;
     HK_OR_RETURN(hk_paths_new(&x->paths[kind], x->c->kinds[kind], NULL));
     HK_OR_RETURN(sim_search_rings(x, kind, first, next - first));
@@ -68,7 +68,7 @@ hk_status hk_simulator_new_of(hk_simulator **out, const hk_cluster *c, int ranks
   hk_simulator *x = *out = calloc(1, sizeof *x);
   if (!x) return HK_FAIL_ERRNO("no memory for the simulator");
   x->c = c;
-  HK_TRY(hk_cluster_seats(c, ranks_per_host, &x->seats, &x->nranks), out);
+  HK_TRY(hk_cluster_placements(c, ranks_per_host, &x->placements, &x->nranks), out);
   if (nranks && nranks < x->nranks) x->nranks = nranks;
   if (x->nranks > UINT16_MAX) {
     rc = HK_FAIL(HK_ERR_ARGUMENT, "%s has %d ranks; programs are for at most %d", c->name, x->nranks, UINT16_MAX);
@@ -82,9 +82,9 @@ hk_status hk_simulator_new_of(hk_simulator **out, const hk_cluster *c, int ranks
   }
   HK_TRY(sim_look_at_kinds(x), out);
   const hk_channels *rings = x->rings[c->kind_of ? c->kind_of[0] : 0];
-  HK_TRY(hk_machine_of(&x->machine, c, x->seats, x->nranks, rings, NULL), out);
-  HK_TRY(hk_layout_of(&x->layout, c, x->seats, x->nranks, rings), out);
-  HK_TRY(hk_outlines_of(&x->machine.outlines, c, x->seats, x->nranks, x->layout, NULL), out);
+  HK_TRY(hk_machine_of(&x->machine, c, x->placements, x->nranks, rings, NULL), out);
+  HK_TRY(hk_layout_of(&x->layout, c, x->placements, x->nranks, rings), out);
+  HK_TRY(hk_outlines_of(&x->machine.outlines, c, x->placements, x->nranks, x->layout, NULL), out);
 out:
   if (rc != HK_OK) {
     hk_simulator_free(x);
@@ -210,7 +210,8 @@ static hk_status sim_count_far_links(hk_sim *s, double *out) {
   *out = 0;
   for (uint32_t i = 0; rc == HK_OK && i < p->nlinks; i++) {
     const hk_link_need *l = &hk_program_links(p)[i];
-    *out += hk_link_sends((hk_link_kind)l->kind) && s->cluster.seats[l->peer].host != s->cluster.seats[0].host;
+    *out += hk_link_sends((hk_link_kind)l->kind) &&
+            s->cluster.placements[l->peer].host != s->cluster.placements[0].host;
   }
   *out *= (double)s->cluster.nranks * s->channels;
   return rc;
@@ -220,7 +221,7 @@ static hk_status sim_prepare(hk_sim *s, const hk_simulator *x, const hk_decision
                              const hk_sim_options *o) {
   hk_build what = {.coll = coll, .nranks = x->nranks, .layout = x->layout};
   *s = (hk_sim){.options = o, .coll = coll, .channels = d->channels};
-  HK_OR_RETURN(hk_sim_cluster_init(&s->cluster, x->c, x->seats, x->nranks, x->paths, x->rings, o->seed));
+  HK_OR_RETURN(hk_sim_cluster_init(&s->cluster, x->c, x->placements, x->nranks, x->paths, x->rings, o->seed));
   HK_OR_RETURN(hk_programs_init(&s->programs, d->algorithm, &what, x->layout ? x->layout->nchannels : 1));
   HK_OR_RETURN(sim_limit_channels(s, x));
   HK_OR_RETURN(sim_launch(s, x, d, bytes));

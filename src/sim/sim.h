@@ -73,8 +73,8 @@ typedef struct hk_sim_result {
   hk_sim_span *spans; /* NULL if folded */
 } hk_sim_result;
 
-/* A cluster that is ready to be simulated: seats, paths, rings, the cost model's machine. `c` remains the caller's and
- * must outlive it. */
+/* A cluster that is ready to be simulated: placements, paths, rings, the cost model's machine. `c` remains the caller's
+ * and must outlive it. */
 typedef struct hk_simulator hk_simulator;
 hk_status hk_simulator_new(hk_simulator **out, const hk_cluster *c, int ranks_per_host);
 /* The same for the first `nranks` of these ranks; 0: all. */

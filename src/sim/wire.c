@@ -11,7 +11,7 @@
 #include "run.h"
 
 static bool simulated(const hk_sim *s, int rank) {
-  int host = s->cluster.seats[rank].host;
+  int host = s->cluster.placements[rank].host;
   return s->cluster.rep[host] == (uint32_t)host;
 }
 
@@ -103,7 +103,7 @@ static hk_status wire_open_sender(hk_sim *s, hk_side *e, int rank, int channel, 
 static hk_status wire_open_receiver(hk_sim *s, hk_side *e, int rank, int channel, const hk_link_need *need) {
   hk_route route = {.n = 0};
   e->peer = hk_sim_cluster_rep(&s->cluster, need->peer);
-  if (s->cluster.seats[rank].host == s->cluster.seats[need->peer].host) {
+  if (s->cluster.placements[rank].host == s->cluster.placements[need->peer].host) {
     HK_OR_RETURN(hk_sim_cluster_route(&s->cluster, need->peer, rank, channel, &route));
     HK_OR_RETURN(wire_keep_route(s, e, &route));
     e->us = (float)wire_latency(s, &route, true);
@@ -195,7 +195,7 @@ static hk_status wire_tie_links(hk_sim *s, ties *t, int rank, int channel) {
   for (uint32_t i = 0; i < p->nlinks; i++) {
     uint32_t mine = wire_side_of(s, rank, channel, i), other;
     bool all = needs[i].kind == HK_LINK_MCAST_SEND;
-    const uint32_t *first = &s->cluster.first_rank[s->cluster.seats[rank].host]; /* a multicast is for the host */
+    const uint32_t *first = &s->cluster.first_rank[s->cluster.placements[rank].host]; /* a multicast is for the host */
     for (int peer = all ? (int)first[0] : needs[i].peer; peer < (all ? (int)first[1] : needs[i].peer + 1); peer++) {
       if (all && peer == rank) continue;
       HK_OR_RETURN(wire_other_side(s, rank, channel, &needs[i], peer, &near, &other));

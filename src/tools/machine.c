@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The machine of a command, and the inputs of a communicator on it: seats, rings, prices, settings. */
+/* The machine of a command, and the inputs of a communicator on it: placements, rings, prices, settings. */
 #include "machine.h"
 #include <math.h>
 #include <stdarg.h>
@@ -78,7 +78,7 @@ const char *hk_tool_accuracy(char *text, const hk_cluster *c, size_t first, size
 /* Ring orders of the first host; none if the search does not support the machine (too many ranks). */
 static hk_status machine_find_rings(hk_inputs *w) {
   hk_status rc = HK_OK;
-  const hk_topo *t = hk_cluster_host(w->cluster, w->seats[0].host);
+  const hk_topo *t = hk_cluster_host(w->cluster, w->placements[0].host);
   hk_paths *paths = NULL;
   uint32_t nodes[HK_SEARCH_RANKS];
   hk_search what = {.pattern = HK_PATTERN_RING,
@@ -86,12 +86,12 @@ static hk_status machine_find_rings(hk_inputs *w) {
                     .cross_nic = hk_cross_nic_on(&w->cluster->fabric, (hk_cross_nic)w->overrides.cross_nic),
                     .min_channels = w->filter.min_channels,
                     .max_channels = w->filter.max_channels};
-  for (int r = 0; r < w->nranks && w->seats[r].host == w->seats[0].host; r++) {
+  for (int r = 0; r < w->nranks && w->placements[r].host == w->placements[0].host; r++) {
     if (r == HK_SEARCH_RANKS) return HK_OK;
-    nodes[what.nranks++] = w->seats[r].node;
+    nodes[what.nranks++] = w->placements[r].node;
   }
   if (what.nranks < 2 || t->nodes[nodes[0]].kind != HK_NODE_GPU) return HK_OK;
-  what.network = w->seats[w->nranks - 1].host != w->seats[0].host;
+  what.network = w->placements[w->nranks - 1].host != w->placements[0].host;
   if (w->overrides.graph_file)
     HK_TRY(hk_channels_read_xml(&w->rings, w->overrides.graph_file, HK_PATTERN_RING, t, &what), out);
   if (w->rings) return HK_OK;
@@ -108,9 +108,9 @@ static const char *machine_one_host(const hk_cluster *c, const char *words, cons
   return c->nkinds > 1 ? NULL : of ? of + 4 : words ? words : file;
 }
 
-static int machine_take_seats(hk_inputs *w, int nranks, const char *host) {
+static int machine_take_placements(hk_inputs *w, int nranks, const char *host) {
   int hosts = w->cluster->nhosts, per_host = (nranks + hosts - 1) / hosts;
-  hk_status rc = hk_cluster_seats(w->cluster, per_host, &w->seats, &w->nranks);
+  hk_status rc = hk_cluster_placements(w->cluster, per_host, &w->placements, &w->nranks);
   if (rc != HK_OK) return hk_tool_failed(rc);
   if (nranks > w->nranks)
     return hk_tool_wrong("%d ranks, but %s has %d GPUs: name a machine with more hosts, as --machine 'nodes=%d of %s'",
@@ -139,16 +139,17 @@ hk_status hk_tool_overrides(hk_overrides *o) {
 int hk_inputs_open(hk_inputs *w, const char *words, const char *file, int nranks) {
   *w = (hk_inputs){0};
   int code = hk_tool_machine(&w->cluster, words, file);
-  if (code == HK_EXIT_OK) code = machine_take_seats(w, nranks, machine_one_host(w->cluster, words, file));
+  if (code == HK_EXIT_OK) code = machine_take_placements(w, nranks, machine_one_host(w->cluster, words, file));
   if (code != HK_EXIT_OK) return code;
   hk_status rc = HK_OK;
   HK_TRY(hk_tool_overrides(&w->overrides), out);
   w->filter = w->overrides.filter;
   HK_TRY(machine_find_rings(w), out);
-  HK_TRY(hk_machine_of(&w->machine, w->cluster, w->seats, w->nranks, w->rings, &w->overrides), out);
+  HK_TRY(hk_machine_of(&w->machine, w->cluster, w->placements, w->nranks, w->rings, &w->overrides), out);
   machine_heed_host_settings(w);
-  HK_TRY(hk_layout_of(&w->layout, w->cluster, w->seats, w->nranks, w->rings), out);
-  HK_TRY(hk_outlines_of(&w->machine.outlines, w->cluster, w->seats, w->nranks, w->layout, &w->overrides.paths), out);
+  HK_TRY(hk_layout_of(&w->layout, w->cluster, w->placements, w->nranks, w->rings), out);
+  HK_TRY(hk_outlines_of(&w->machine.outlines, w->cluster, w->placements, w->nranks, w->layout, &w->overrides.paths),
+         out);
   HK_TRY(hk_tuner_load(w->overrides.settings, &w->tuner), out);
   const char *plugin = w->overrides.settings->TUNER_PLUGIN;
   if (plugin && !w->tuner && strcmp(plugin, "none") != 0)
@@ -178,7 +179,7 @@ void hk_inputs_close(hk_inputs *w) {
   hk_outlines_free(w->machine.outlines);
   hk_layout_free(w->layout);
   hk_channels_free(w->rings);
-  free(w->seats);
+  free(w->placements);
   hk_cluster_free(w->cluster);
 }
 

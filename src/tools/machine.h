@@ -37,7 +37,7 @@ hk_status hk_tool_overrides(hk_overrides *o);
 /* All inputs of a choice, as a communicator on that machine has them. */
 typedef struct hk_inputs {
   hk_cluster *cluster;
-  hk_seat *seats;
+  hk_placement *placements;
   int nranks;
   struct hk_channels *rings; /* the first host's */
   struct hk_layout *layout;

@@ -57,7 +57,7 @@ static long cluster_ranks_on_cpus(const hk_topo *t, int per_host) {
 }
 
 /* Neighbouring ranks get the same CPU, as launchers place them. */
-static void cluster_seat_on_cpus(const hk_topo *t, long n, bool by_core, uint32_t *nodes) {
+static void cluster_placement_on_cpus(const hk_topo *t, long n, bool by_core, uint32_t *nodes) {
   uint32_t first = t->first_of[HK_NODE_CPU], ncpus = hk_topo_count(t, HK_NODE_CPU);
   if (!by_core) {
     for (long i = 0; i < n; i++) nodes[i] = first + (uint32_t)(i * (long)ncpus / n);
@@ -68,48 +68,48 @@ static void cluster_seat_on_cpus(const hk_topo *t, long n, bool by_core, uint32_
     for (int k = 0; k < (t->nodes[i].cpu.cores > 0 ? t->nodes[i].cpu.cores : 1); k++) nodes[at++] = i;
 }
 
-/* The seats of one kind of host. */
-static hk_status cluster_seats_of(const hk_topo *t, int per_host, uint32_t **out, long *n) {
+/* The placements of one kind of host. */
+static hk_status cluster_placements_of(const hk_topo *t, int per_host, uint32_t **out, long *n) {
   uint32_t ngpus = hk_topo_count(t, HK_NODE_GPU);
   *out = NULL;
   *n = ngpus ? (long)ngpus : cluster_ranks_on_cpus(t, per_host);
   if (*n < 1 || *n > INT_MAX)
     return HK_FAIL(HK_ERR_ARGUMENT, "topology %s has no place for ranks: neither a GPU nor a CPU", t->name);
   *out = malloc((size_t)*n * sizeof **out);
-  if (!*out) return HK_FAIL_ERRNO("no memory for %ld seats", *n);
+  if (!*out) return HK_FAIL_ERRNO("no memory for %ld placements", *n);
   if (ngpus) {
     for (uint32_t i = 0; i < ngpus; i++) (*out)[i] = t->first_of[HK_NODE_GPU] + i;
     qsort_r(*out, ngpus, sizeof **out, cluster_by_device, (void *)(uintptr_t)t);
   } else {
-    cluster_seat_on_cpus(t, *n, per_host <= 0, *out);
+    cluster_placement_on_cpus(t, *n, per_host <= 0, *out);
   }
   return HK_OK;
 }
 
-hk_status hk_cluster_seats(const hk_cluster *c, int per_host, hk_seat **out, int *n) {
+hk_status hk_cluster_placements(const hk_cluster *c, int per_host, hk_placement **out, int *n) {
   hk_status rc = HK_OK;
-  hk_seat *seats = NULL;
+  hk_placement *placements = NULL;
   long total = 0, at = 0;
   uint32_t **nodes = calloc((size_t)c->nkinds, sizeof *nodes);
   long *count = calloc((size_t)c->nkinds, sizeof *count);
-  if (!nodes || !count) HK_GIVE_UP(HK_FAIL_ERRNO("no memory for seats"), out);
-  for (int k = 0; k < c->nkinds; k++) HK_TRY(cluster_seats_of(c->kinds[k], per_host, &nodes[k], &count[k]), out);
+  if (!nodes || !count) HK_GIVE_UP(HK_FAIL_ERRNO("no memory for placements"), out);
+  for (int k = 0; k < c->nkinds; k++) HK_TRY(cluster_placements_of(c->kinds[k], per_host, &nodes[k], &count[k]), out);
   for (int h = 0; h < c->nhosts; h++) total += count[c->kind_of ? c->kind_of[h] : 0];
   if (total > INT_MAX / 2) {
     rc = HK_FAIL(HK_ERR_ARGUMENT, "cluster %s would have %ld ranks; that is too many", c->name, total);
     goto out;
   }
-  seats = malloc((size_t)total * sizeof *seats);
-  if (!seats) HK_GIVE_UP(HK_FAIL_ERRNO("no memory for %ld seats", total), out);
+  placements = malloc((size_t)total * sizeof *placements);
+  if (!placements) HK_GIVE_UP(HK_FAIL_ERRNO("no memory for %ld placements", total), out);
   for (int h = 0; h < c->nhosts; h++) {
     int k = c->kind_of ? c->kind_of[h] : 0;
-    for (long i = 0; i < count[k]; i++) seats[at++] = (hk_seat){.host = h, .node = nodes[k][i]};
+    for (long i = 0; i < count[k]; i++) placements[at++] = (hk_placement){.host = h, .node = nodes[k][i]};
   }
 out:
   for (int k = 0; nodes && k < c->nkinds; k++) free(nodes[k]);
   free(nodes);
   free(count);
-  *out = seats;
+  *out = placements;
   *n = rc == HK_OK ? (int)total : 0;
   return rc;
 }

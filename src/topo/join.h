@@ -60,6 +60,6 @@ hk_status hk_join(hk_joined **out, hk_pattern pattern, const hk_join_fact *facts
 void hk_joined_free(hk_joined *j);
 
 /* The same for a described cluster: each host has the channels that its ranks would find. `what` gives pattern and
- * limits (nodes, nranks and network are set here). The ranks of a host are neighbours in `seats`. */
-hk_status hk_join_cluster(hk_joined **out, const hk_cluster *c, const hk_seat *seats, int nranks, const hk_search *what,
-                          const hk_path_rules *rules);
+ * limits (nodes, nranks and network are set here). The ranks of a host are neighbours in `placements`. */
+hk_status hk_join_cluster(hk_joined **out, const hk_cluster *c, const hk_placement *placements, int nranks,
+                          const hk_search *what, const hk_path_rules *rules);

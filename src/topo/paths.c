@@ -362,7 +362,7 @@ void hk_paths_free(hk_paths *p) {
   free(p);
 }
 
-/* --- The NETs of a seat --- */
+/* --- The NETs of a placement --- */
 
 static bool paths_as_near(const hk_path *a, const hk_path *b) { return a->cls == b->cls && a->gbps == b->gbps; }
 

@@ -42,7 +42,7 @@ static void search_find_sites(hk_ground *g) {
     int s = 0;
     while (s < g->nsites && g->site[s] != g->what->nodes[i]) s++;
     if (s == g->nsites) g->site[g->nsites++] = g->what->nodes[i];
-    g->seats[s]++;
+    g->placements[s]++;
   }
 }
 
@@ -262,7 +262,7 @@ static hk_status search_repeat(const hk_ground *g, best *b) {
 static bool search_can_star(const hk_ground *g) {
   for (int s = 0; s < g->nsites; s++) {
     const hk_node *n = &g->p->topo->nodes[g->site[s]];
-    if (n->kind != HK_NODE_GPU || !n->gpu.mcast || g->seats[s] != 1) return false;
+    if (n->kind != HK_NODE_GPU || !n->gpu.mcast || g->placements[s] != 1) return false;
     if (hk_switch_edge(g->p->topo, g->site[s]) == UINT32_MAX) return false;
   }
   return g->nsites > 1;

@@ -21,8 +21,8 @@ typedef struct hk_ground {
   const hk_paths *p;
   const hk_search *what;
   int nsites, nnets;
-  uint32_t site[HK_SEARCH_RANKS]; /* nodes, in the order of their first ranks */
-  int seats[HK_SEARCH_RANKS];     /* ranks there */
+  uint32_t site[HK_SEARCH_RANKS];  /* nodes, in the order of their first ranks */
+  int placements[HK_SEARCH_RANKS]; /* ranks there */
   uint32_t net[HK_SEARCH_NETS];
   uint32_t nlanes;   /* edges, then one for each node */
   hk_rate *capacity; /* [nlanes] */
@@ -38,7 +38,7 @@ static inline const hk_path *hk_site_path(const hk_ground *g, int from, int to) 
 static inline uint32_t hk_own_lane(const hk_ground *g, int site) { return g->p->topo->nedges + g->site[site]; }
 /* How often a channel crosses the memory of a device with several ranks. */
 static inline int hk_own_hops(const hk_ground *g, int site) {
-  int m = g->seats[site] - 1;
+  int m = g->placements[site] - 1;
   if (g->what->pattern == HK_PATTERN_TREE) return 2 * m;
   return m + (m > 0 && g->nsites == 1 && !g->what->network);
 }

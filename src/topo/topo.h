@@ -165,10 +165,10 @@ static inline const hk_topo *hk_cluster_host(const hk_cluster *c, int host) {
 }
 
 /* Where a rank is: on a GPU, or on a CPU whose memory it uses. */
-typedef struct hk_seat {
+typedef struct hk_placement {
   int host;
   uint32_t node; /* in the host's topology */
-} hk_seat;
+} hk_placement;
 /* One rank for each GPU, host after host in CUDA's order. Without GPUs `per_host` ranks divided among the CPUs (0: one
  * for each core), neighbours on one CPU. *out has *n entries; free() it. */
-hk_status hk_cluster_seats(const hk_cluster *c, int per_host, hk_seat **out, int *n);
+hk_status hk_cluster_placements(const hk_cluster *c, int per_host, hk_placement **out, int *n);

@@ -47,17 +47,17 @@ typedef struct route {
   int to, from; /* the relays of messages to the peer and from it; -1: none */
 } route;
 
-/* A rank among those of its host: seats are sorted by hosts. */
-typedef struct seat {
+/* A rank among those of its host: members are sorted by hosts. */
+typedef struct relay_member {
   uint64_t host;
   int rank;
-} seat;
+} relay_member;
 
 typedef struct relay_state {
   hk_transport_state base; /* first */
   uint8_t *off;            /* [nranks] */
-  seat *seats;             /* [nranks] */
-  int *first;              /* [nranks] the first seat of the rank's host */
+  relay_member *members;   /* [nranks] */
+  int *first;              /* [nranks] the first member of the rank's host */
   int *local;              /* [nranks] index among the ranks of the host */
   route *routes;           /* [nranks] */
   bool found;              /* the routes have been found; done at the first use */
@@ -111,19 +111,19 @@ static bool relay_may_relay(const relay_state *s, const struct hk_net_used *by, 
          relay_joined_by(e, by, r, far);
 }
 
-/* The seats of a host's ranks, from s->first on. */
-static const seat *relay_next_of_host(const relay_state *s, const seat *at) {
-  const seat *next = at + 1;
-  return next < s->seats + s->base.env->nranks && next->host == at->host ? next : NULL;
+/* The members of a host's ranks, from s->first on. */
+static const relay_member *relay_next_of_host(const relay_state *s, const relay_member *at) {
+  const relay_member *next = at + 1;
+  return next < s->members + s->base.env->nranks && next->host == at->host ? next : NULL;
 }
 
 /* One of the possible relays on the host of `near`; pairs are distributed over them. -1: none. */
 static int relay_among(const relay_state *s, const struct hk_net_used *by, int near, int far) {
-  const seat *first = &s->seats[s->first[near]];
+  const relay_member *first = &s->members[s->first[near]];
   int n = 0;
-  for (const seat *r = first; r; r = relay_next_of_host(s, r)) n += relay_may_relay(s, by, near, r->rank, far);
+  for (const relay_member *r = first; r; r = relay_next_of_host(s, r)) n += relay_may_relay(s, by, near, r->rank, far);
   int at = n ? (near + far) % n : -1;
-  for (const seat *r = first; r && at >= 0; r = relay_next_of_host(s, r))
+  for (const relay_member *r = first; r && at >= 0; r = relay_next_of_host(s, r))
     if (relay_may_relay(s, by, near, r->rank, far) && !at--) return r->rank;
   return -1;
 }
@@ -147,7 +147,7 @@ static const struct hk_net_used *relay_isolated(const hk_transport_env *e, int a
 static bool relay_may_serve(const relay_state *s) {
   const hk_transport_env *e = s->base.env;
   char why[160];
-  for (const seat *near = &s->seats[s->first[e->rank]]; near; near = relay_next_of_host(s, near))
+  for (const relay_member *near = &s->members[s->first[e->rank]]; near; near = relay_next_of_host(s, near))
     for (int far = 0; far < e->nranks; far++) {
       const struct hk_net_used *by = relay_isolated(e, near->rank, far, why, sizeof why);
       if (by && relay_may_relay(s, by, near->rank, e->rank, far)) return true;
@@ -205,7 +205,7 @@ static hk_status relay_attach(const hk_transport_env *env, hk_transport_state **
 }
 
 static int relay_by_host(const void *a, const void *b) {
-  const seat *x = a, *y = b;
+  const relay_member *x = a, *y = b;
   if (x->host != y->host) return x->host < y->host ? -1 : 1;
   return x->rank - y->rank;
 }
@@ -216,21 +216,21 @@ static hk_status relay_join(hk_transport_state *state, const hk_facts *facts) {
   const size_t n = (size_t)e->nranks;
   if (!e->states) return HK_OK;
   s->off = malloc(n);
-  s->seats = malloc(n * sizeof *s->seats);
+  s->members = malloc(n * sizeof *s->members);
   s->first = malloc(n * sizeof *s->first);
   s->local = malloc(n * sizeof *s->local);
   s->routes = malloc(n * sizeof *s->routes);
-  if (!s->off || !s->seats || !s->first || !s->local || !s->routes)
+  if (!s->off || !s->members || !s->first || !s->local || !s->routes)
     return HK_FAIL_ERRNO("no memory for the relays of rank %d", e->rank);
   for (size_t r = 0; r < n; r++) {
     s->off[r] = ((const relay_fact *)hk_fact_of(facts, (int)r))->off;
-    s->seats[r] = (seat){e->peers[r].host, (int)r};
+    s->members[r] = (relay_member){e->peers[r].host, (int)r};
   }
-  qsort(s->seats, n, sizeof *s->seats, relay_by_host);
+  qsort(s->members, n, sizeof *s->members, relay_by_host);
   for (int i = 0, first = 0; i < e->nranks; i++) {
-    if (s->seats[i].host != s->seats[first].host) first = i;
-    s->first[s->seats[i].rank] = first;
-    s->local[s->seats[i].rank] = i - first;
+    if (s->members[i].host != s->members[first].host) first = i;
+    s->first[s->members[i].rank] = first;
+    s->local[s->members[i].rank] = i - first;
   }
   return HK_OK;
 }
@@ -239,7 +239,7 @@ static void relay_detach(hk_transport_state *state) {
   relay_state *s = (relay_state *)state;
   hk_relay_server_end(s->server);
   free(s->off);
-  free(s->seats);
+  free(s->members);
   free(s->first);
   free(s->local);
   free(s->routes);

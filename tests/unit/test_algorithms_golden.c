@@ -236,11 +236,11 @@ static void check_machine(golden *g, const char *name, const hk_machine *m) {
 }
 
 /* The load of all programs on the links inside a host, and between hosts. */
-static void check_traffic(golden *g, const char *name, const hk_cluster *c, const hk_seat *seats, const hk_layout *l,
-                          const hk_machine *m) {
+static void check_traffic(golden *g, const char *name, const hk_cluster *c, const hk_placement *placements,
+                          const hk_layout *l, const hk_machine *m) {
   hk_outlines *o;
   double is[6] = {0};
-  ck_assert_msg(hk_outlines_of(&o, c, seats, m->team.nranks, l, NULL) == HK_OK, "%s: %s", name, hk_last_error());
+  ck_assert_msg(hk_outlines_of(&o, c, placements, m->team.nranks, l, NULL) == HK_OK, "%s: %s", name, hk_last_error());
   for (int k = 0; hk_algorithms[k]; k++)
     for (int coll = 0; coll <= HK_SCATTER; coll++) {
       const hk_outline *x;
@@ -267,7 +267,7 @@ static void check_layout(golden *g, const char *name, const hk_layout *l) {
   golden_figures(g, name, "layout", 4, is);
 }
 
-/* With all seats and with some, with the rings that a search finds and without. */
+/* With all placements and with some, with the rings that a search finds and without. */
 TEST(machines) {
   golden g = golden_open(GOLDEN, "machine");
   for (size_t i = 0; i < HK_ARRAY_LENGTH(clusters); i++) {
@@ -275,7 +275,7 @@ TEST(machines) {
     ck_assert_msg(hk_cluster_from_string(&c, clusters[i]) == HK_OK, "%s", hk_last_error());
     for (int per = 0; per < 4; per += 3)
       for (int searched = 0; searched < 2; searched++) {
-        hk_seat *seats;
+        hk_placement *placements;
         hk_paths *paths;
         hk_channels *rings = NULL;
         hk_machine m;
@@ -285,24 +285,24 @@ TEST(machines) {
         uint32_t nodes[128];
         setenv("NCCL_COLLNET_ENABLE", searched ? "1" : "0", 1);
         hk_param_refresh(HK_P_COLLNET_ENABLE);
-        ck_assert_int_eq(hk_cluster_seats(c, per, &seats, &n), HK_OK);
+        ck_assert_int_eq(hk_cluster_placements(c, per, &placements, &n), HK_OK);
         n -= per > 0 && n > per + 1; /* the last host has a rank less */
-        while (first < n && seats[first].host == 0) nodes[first] = seats[first].node, first++;
+        while (first < n && placements[first].host == 0) nodes[first] = placements[first].node, first++;
         const hk_topo *t = hk_cluster_host(c, 0);
         hk_search what = {.pattern = HK_PATTERN_RING, .nodes = nodes, .nranks = first, .network = c->nhosts > 1};
         ck_assert_int_eq(hk_paths_new(&paths, t, NULL), HK_OK);
         if (searched && first > 1 && first <= HK_SEARCH_RANKS && t->nodes[nodes[0]].kind == HK_NODE_GPU)
           ck_assert_int_eq(hk_search_channels(&rings, paths, &what), HK_OK);
         snprintf(name, sizeof name, "machine|%s|%d%s", clusters[i], n, rings ? " searched" : "");
-        ck_assert_msg(hk_machine_of(&m, c, seats, n, rings, NULL) == HK_OK, "%s: %s", name, hk_last_error());
+        ck_assert_msg(hk_machine_of(&m, c, placements, n, rings, NULL) == HK_OK, "%s: %s", name, hk_last_error());
         check_machine(&g, name, &m);
-        ck_assert_msg(hk_layout_of(&l, c, seats, n, rings) == HK_OK, "%s: %s", name, hk_last_error());
+        ck_assert_msg(hk_layout_of(&l, c, placements, n, rings) == HK_OK, "%s: %s", name, hk_last_error());
         check_layout(&g, name, l);
-        check_traffic(&g, name, c, seats, l, &m);
+        check_traffic(&g, name, c, placements, l, &m);
         hk_layout_free(l);
         hk_channels_free(rings);
         hk_paths_free(paths);
-        free(seats);
+        free(placements);
       }
     hk_cluster_free(c);
   }

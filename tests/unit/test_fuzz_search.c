@@ -91,7 +91,7 @@ static hk_topo *build(const machine *m, bool shuffled) {
   return m_finish(t);
 }
 
-static int choose_seats(const hk_topo *t, uint32_t *nodes) {
+static int choose_placements(const hk_topo *t, uint32_t *nodes) {
   int n = 1 + (int)rnd(rnd(4) ? 8 : 40);
   for (int i = 0; i < n; i++) do
       nodes[i] = rnd(t->nnodes);
@@ -111,7 +111,7 @@ static hk_search any_search(const hk_topo *t, uint32_t nodes[HK_SEARCH_RANKS]) {
   hk_search what = {.pattern = (hk_pattern)rnd(3), .nodes = nodes};
   what.network = rnd(2);
   what.cross_nic = (hk_cross_nic)rnd(3);
-  what.nranks = choose_seats(t, nodes);
+  what.nranks = choose_placements(t, nodes);
   what.min_channels = rnd(3) ? 0 : (int)rnd(80);
   what.max_channels = rnd(3) ? 0 : (int)rnd(80);
   return what;

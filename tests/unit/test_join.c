@@ -13,13 +13,13 @@
 /* The facts of one host's ranks, one after another.  `net`: other hosts take part. */
 static void add_host(hk_join_fact *facts, uint64_t host, hk_topo *t, int per_host, bool net, int *n) {
   hk_cluster *cluster;
-  hk_seat *seats;
+  hk_placement *placements;
   hk_paths *p;
   uint32_t nodes[HK_SEARCH_RANKS];
   hk_channels *c[HK_PATTERNS];
   ck_assert_int_eq(hk_cluster_of(&cluster, t, 1), HK_OK);
-  ck_assert_int_eq(hk_cluster_seats(cluster, per_host, &seats, n), HK_OK);
-  for (int i = 0; i < *n; i++) nodes[i] = seats[i].node;
+  ck_assert_int_eq(hk_cluster_placements(cluster, per_host, &placements, n), HK_OK);
+  for (int i = 0; i < *n; i++) nodes[i] = placements[i].node;
   ck_assert_int_eq(hk_paths_new(&p, t, NULL), HK_OK);
   for (int k = 0; k < HK_PATTERNS; k++) {
     hk_search what = {.pattern = (hk_pattern)k, .nodes = nodes, .nranks = *n, .network = net};
@@ -28,7 +28,7 @@ static void add_host(hk_join_fact *facts, uint64_t host, hk_topo *t, int per_hos
   for (int i = 0; i < *n; i++) hk_join_fill(&facts[i], host, t, (const hk_channels *const *)c, i);
   for (int k = 0; k < HK_PATTERNS; k++) hk_channels_free(c[k]);
   hk_paths_free(p);
-  free(seats);
+  free(placements);
   hk_cluster_free(cluster);
 }
 
@@ -272,27 +272,27 @@ TEST(many_ranks) {
 /* A described cluster: two kinds of hosts, the last one with some of its GPUs only. */
 TEST(described) {
   hk_cluster *c;
-  hk_seat *seats;
+  hk_placement *placements;
   hk_joined *j;
   int n;
   if (hk_cluster_from_string(&c, "nodes=2 of dgx-h100 and nodes=2 of dgx-v100") != HK_OK)
     ck_abort_msg("%s", hk_last_error());
-  ck_assert_int_eq(hk_cluster_seats(c, 0, &seats, &n), HK_OK);
+  ck_assert_int_eq(hk_cluster_placements(c, 0, &placements, &n), HK_OK);
   ck_assert_int_eq(n, 32);
   hk_search what = {.pattern = HK_PATTERN_RING};
-  ck_assert_int_eq(hk_join_cluster(&j, c, seats, 29, &what, NULL), HK_OK);
+  ck_assert_int_eq(hk_join_cluster(&j, c, placements, 29, &what, NULL), HK_OK);
   check_joined(j);
   ck_assert_int_eq(j->nhosts, 4);
   ck_assert_int_eq(j->split_host, -1);
   ck_assert_int_ge(j->nchannels, 3);
   ck_assert_int_le(j->nchannels, 4);
   hk_joined_free(j);
-  ck_assert_int_eq(hk_join_cluster(&j, c, seats, 8, &what, NULL), HK_OK); /* one host: closed rings */
+  ck_assert_int_eq(hk_join_cluster(&j, c, placements, 8, &what, NULL), HK_OK); /* one host: closed rings */
   ck_assert_int_eq(j->nchannels, 8);
   ck_assert(j->inter_gbps == 0);
   hk_joined_free(j);
-  ck_assert_int_eq(hk_join_cluster(&j, c, seats, 0, &what, NULL), HK_ERR_ARGUMENT);
-  free(seats);
+  ck_assert_int_eq(hk_join_cluster(&j, c, placements, 0, &what, NULL), HK_ERR_ARGUMENT);
+  free(placements);
   hk_cluster_free(c);
 }
 
@@ -315,7 +315,7 @@ static const struct {
 
 typedef struct crossing_cluster {
   hk_cluster *c;
-  hk_seat *seats;
+  hk_placement *placements;
   hk_paths *paths;
   hk_channels *rings;
   hk_joined *joined;
@@ -326,18 +326,18 @@ typedef struct crossing_cluster {
 static void open_crossing(crossing_cluster *x, const char *machine, hk_cross_nic wish) {
   uint32_t nodes[HK_SEARCH_RANKS];
   ck_assert_msg(hk_cluster_from_string(&x->c, machine) == HK_OK, "%s", hk_last_error());
-  ck_assert_int_eq(hk_cluster_seats(x->c, 0, &x->seats, &x->nranks), HK_OK);
+  ck_assert_int_eq(hk_cluster_placements(x->c, 0, &x->placements, &x->nranks), HK_OK);
   x->per_host = x->nranks / x->c->nhosts;
   ck_assert_int_eq(hk_paths_new(&x->paths, x->c->kinds[0], NULL), HK_OK);
-  for (int i = 0; i < x->per_host; i++) nodes[i] = x->seats[i].node;
+  for (int i = 0; i < x->per_host; i++) nodes[i] = x->placements[i].node;
   hk_search what = {.pattern = HK_PATTERN_RING,
                     .nodes = nodes,
                     .nranks = x->per_host,
                     .network = true,
                     .cross_nic = hk_cross_nic_on(&x->c->fabric, wish)};
   ck_assert_int_eq(hk_search_channels(&x->rings, x->paths, &what), HK_OK);
-  ck_assert_int_eq(hk_join_cluster(&x->joined, x->c, x->seats, x->nranks, &what, NULL), HK_OK);
-  ck_assert_int_eq(hk_sim_cluster_init(&x->world, x->c, x->seats, x->nranks, &x->paths, &x->rings, 0), HK_OK);
+  ck_assert_int_eq(hk_join_cluster(&x->joined, x->c, x->placements, x->nranks, &what, NULL), HK_OK);
+  ck_assert_int_eq(hk_sim_cluster_init(&x->world, x->c, x->placements, x->nranks, &x->paths, &x->rings, 0), HK_OK);
 }
 
 static void close_crossing(crossing_cluster *x) {
@@ -345,7 +345,7 @@ static void close_crossing(crossing_cluster *x) {
   hk_joined_free(x->joined);
   hk_channels_free(x->rings);
   hk_paths_free(x->paths);
-  free(x->seats);
+  free(x->placements);
   hk_cluster_free(x->c);
 }
 
@@ -354,19 +354,19 @@ static void close_crossing(crossing_cluster *x) {
 /* Hosts of one kind with ranks on more or fewer of their GPUs: what was found for the last one is not this one's. */
 TEST(unequal_hosts) {
   hk_cluster *c;
-  hk_seat *all;
+  hk_placement *all;
   int n;
   ck_assert_int_eq(hk_cluster_from_string(&c, "nodes=4 of 4xh100:nvswitch2 nic=2x400"), HK_OK);
-  ck_assert_int_eq(hk_cluster_seats(c, 0, &all, &n), HK_OK);
+  ck_assert_int_eq(hk_cluster_placements(c, 0, &all, &n), HK_OK);
   ck_assert_int_eq(n, 16);
   for (int first = 1; first <= 4; first++)
     for (int second = 1; second <= 4; second++) {
-      hk_seat seats[8];
+      hk_placement placements[8];
       hk_search what = {.pattern = HK_PATTERN_RING, .max_channels = 4};
       hk_joined *j;
-      memcpy(seats, all, (size_t)first * sizeof *seats);
-      memcpy(seats + first, all + 4, (size_t)second * sizeof *seats);
-      ck_assert_int_eq(hk_join_cluster(&j, c, seats, first + second, &what, NULL), HK_OK);
+      memcpy(placements, all, (size_t)first * sizeof *placements);
+      memcpy(placements + first, all + 4, (size_t)second * sizeof *placements);
+      ck_assert_int_eq(hk_join_cluster(&j, c, placements, first + second, &what, NULL), HK_OK);
       ck_assert(j->nranks == first + second && j->nhosts == 2 && j->split_host < 0);
       check_joined(j);
       hk_joined_free(j);

@@ -209,13 +209,13 @@ TEST_LOOP(settings_wrong, 10) {
 
 static hk_machine machine_of(const char *words, const hk_overrides *o) {
   hk_cluster *c;
-  hk_seat *seats;
+  hk_placement *placements;
   hk_machine m;
   int n;
   ck_assert_int_eq(hk_cluster_from_string(&c, words), HK_OK);
-  ck_assert_int_eq(hk_cluster_seats(c, 0, &seats, &n), HK_OK);
-  ck_assert_int_eq(hk_machine_of(&m, c, seats, n, NULL, o), HK_OK);
-  free(seats);
+  ck_assert_int_eq(hk_cluster_placements(c, 0, &placements, &n), HK_OK);
+  ck_assert_int_eq(hk_machine_of(&m, c, placements, n, NULL, o), HK_OK);
+  free(placements);
   hk_cluster_free(c);
   return with_outlines(m);
 }

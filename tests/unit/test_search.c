@@ -39,11 +39,11 @@ static void search_again(found *f) {
 
 static found search(hk_topo *t, int per_host, hk_search what) {
   found f = {.t = t, .what = what};
-  hk_seat *seats;
+  hk_placement *placements;
   ck_assert_int_eq(hk_cluster_of(&f.cluster, t, 1), HK_OK);
-  ck_assert_int_eq(hk_cluster_seats(f.cluster, per_host, &seats, &f.what.nranks), HK_OK);
-  for (int i = 0; i < f.what.nranks; i++) f.nodes[i] = seats[i].node;
-  free(seats);
+  ck_assert_int_eq(hk_cluster_placements(f.cluster, per_host, &placements, &f.what.nranks), HK_OK);
+  for (int i = 0; i < f.what.nranks; i++) f.nodes[i] = placements[i].node;
+  free(placements);
   f.what.nodes = f.nodes;
   ck_assert_int_eq(hk_paths_new(&f.p, t, NULL), HK_OK);
   search_again(&f);

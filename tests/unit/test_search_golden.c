@@ -65,13 +65,13 @@ TEST(as_before) {
   for (size_t k = 0; k < HK_ARRAY_LENGTH(machines); k++) {
     hk_cluster *c;
     hk_paths *p;
-    hk_seat *seats;
+    hk_placement *placements;
     uint32_t nodes[HK_SEARCH_RANKS];
     int n;
     ck_assert_msg(hk_cluster_from_string(&c, machines[k]) == HK_OK, "%s: %s", machines[k], hk_last_error());
-    ck_assert_int_eq(hk_cluster_seats(c, 5, &seats, &n), HK_OK);
+    ck_assert_int_eq(hk_cluster_placements(c, 5, &placements, &n), HK_OK);
     n /= c->nhosts;
-    for (int i = 0; i < n; i++) nodes[i] = seats[i].node;
+    for (int i = 0; i < n; i++) nodes[i] = placements[i].node;
     check_links(&g, machines[k], hk_cluster_host(c, 0));
     ck_assert_int_eq(hk_paths_new(&p, hk_cluster_host(c, 0), NULL), HK_OK);
     for (int i = 0; i < 2 * 3 * 4; i++) {
@@ -86,7 +86,7 @@ TEST(as_before) {
     }
     hk_paths_free(p);
     hk_cluster_free(c);
-    free(seats);
+    free(placements);
   }
   golden_close(&g);
 }

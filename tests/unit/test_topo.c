@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* check: notsan */
-/* Topologies: canonical order, checks, hash, bus ids, link speeds, clusters and seats. */
+/* Topologies: canonical order, checks, hash, bus ids, link speeds, clusters and placements. */
 #include <check.h>
 #include <stdlib.h>
 #include <string.h>
@@ -163,12 +163,12 @@ TEST(labels) {
   hk_topo_free(t);
 }
 
-TEST(seats) {
+TEST(placements) {
   hk_cluster *c;
-  hk_seat *s;
+  hk_placement *s;
   int n;
   ck_assert_int_eq(hk_cluster_of(&c, m_dgx_h100(8), 3), HK_OK);
-  ck_assert_int_eq(hk_cluster_seats(c, 5, &s, &n), HK_OK);
+  ck_assert_int_eq(hk_cluster_placements(c, 5, &s, &n), HK_OK);
   ck_assert_int_eq(n, 24);
   for (int i = 0; i < n; i++) {
     ck_assert_int_eq(s[i].host, i / 8);
@@ -178,12 +178,12 @@ TEST(seats) {
   hk_cluster_free(c);
 
   ck_assert_int_eq(hk_cluster_of(&c, m_cpu_host(2, 0), 2), HK_OK);
-  ck_assert_int_eq(hk_cluster_seats(c, 5, &s, &n), HK_OK);
+  ck_assert_int_eq(hk_cluster_placements(c, 5, &s, &n), HK_OK);
   static const uint32_t want[] = {0, 0, 0, 1, 1};
   ck_assert_int_eq(n, 10);
   for (int i = 0; i < n; i++) ck_assert_uint_eq(s[i].node, want[i % 5]);
   free(s);
-  ck_assert_int_eq(hk_cluster_seats(c, 0, &s, &n), HK_OK);
+  ck_assert_int_eq(hk_cluster_placements(c, 0, &s, &n), HK_OK);
   ck_assert_int_eq(n, 128);
   for (int i = 0; i < n; i++) ck_assert_uint_eq(s[i].node, (unsigned)i / 32 % 2);
   free(s);
@@ -194,9 +194,9 @@ TEST(seats) {
   ck_assert_ptr_null(c);
 }
 
-TEST(seats_of_two_kinds) {
+TEST(placements_of_two_kinds) {
   hk_cluster *c;
-  hk_seat *s;
+  hk_placement *s;
   int n;
   hk_topo *gpus = m_new("turned numbers");
   uint32_t cpu = m_add(gpus, HK_NODE_CPU, 0, 0);
@@ -210,8 +210,8 @@ TEST(seats_of_two_kinds) {
   c->nkinds = 2;
   c->kind_of = kind_of;
   kind_of[1] = 1;
-  ck_assert_int_eq(hk_cluster_seats(c, 2, &s, &n), HK_OK);
-  static const hk_seat want[] = {{0, 4}, {0, 3}, {0, 2}, {0, 1}, {1, 0}, {1, 0}, {2, 4}, {2, 3}, {2, 2}, {2, 1}};
+  ck_assert_int_eq(hk_cluster_placements(c, 2, &s, &n), HK_OK);
+  static const hk_placement want[] = {{0, 4}, {0, 3}, {0, 2}, {0, 1}, {1, 0}, {1, 0}, {2, 4}, {2, 3}, {2, 2}, {2, 1}};
   ck_assert_int_eq(n, 10);
   for (int i = 0; i < n; i++) {
     ck_assert_int_eq(s[i].host, want[i].host);

@@ -37,10 +37,10 @@ static void print_channels(FILE *out, const hk_topo *t, const uint32_t *nodes, i
   hk_paths_free(p);
 }
 
-static void print_joined(FILE *out, const hk_cluster *c, const hk_seat *seats, int n, hk_pattern pattern) {
+static void print_joined(FILE *out, const hk_cluster *c, const hk_placement *placements, int n, hk_pattern pattern) {
   hk_joined *j;
   hk_search what = {.pattern = pattern, .max_channels = 3};
-  ck_assert_int_eq(hk_join_cluster(&j, c, seats, n, &what, NULL), HK_OK);
+  ck_assert_int_eq(hk_join_cluster(&j, c, placements, n, &what, NULL), HK_OK);
   fprintf(out, "joined %d %d %d %d %d %.5g %.5g %d %d %d %016llx\n", j->nranks, j->nhosts, j->nchannels, j->intra_cls,
           j->inter_cls, (double)j->intra_gbps, (double)j->inter_gbps, j->split_host, j->split_rank[0], j->split_rank[1],
           (unsigned long long)j->hash);
@@ -51,27 +51,27 @@ static void print_joined(FILE *out, const hk_cluster *c, const hk_seat *seats, i
 
 static void print_cluster(FILE *out, const hk_cluster *c) {
   const hk_fabric *f = &c->fabric;
-  hk_seat *seats;
+  hk_placement *placements;
   int n;
   fprintf(out, "%s: %d hosts of %d kinds, %d %d %d %d %.5g %.5g %.5g\n", c->name, c->nhosts, c->nkinds, f->rail,
           f->hosts_per_leaf, f->spines, f->adaptive, (double)f->oversub, (double)f->hop_us, (double)f->base_us);
   for (int i = 0; c->kind_of && i < c->nhosts; i++) fprintf(out, "%d ", c->kind_of[i]);
   for (int k = 0; k < c->nkinds; k++) print_topology(out, c->kinds[k]);
   for (int per_host = 0; per_host < 4; per_host += 3) {
-    if (hk_cluster_seats(c, per_host, &seats, &n) != HK_OK) {
+    if (hk_cluster_placements(c, per_host, &placements, &n) != HK_OK) {
       fprintf(out, "%s\n", hk_last_error());
       continue;
     }
     uint32_t nodes[8];
-    for (int i = 0; i < n && i < 8; i++) nodes[i] = seats[i].node;
-    for (int i = 0; i < n; i++) fprintf(out, "%d.%u ", seats[i].host, seats[i].node);
+    for (int i = 0; i < n && i < 8; i++) nodes[i] = placements[i].node;
+    for (int i = 0; i < n; i++) fprintf(out, "%d.%u ", placements[i].host, placements[i].node);
     if (n / c->nhosts <= 6) {
       int first = 0;
-      while (first < n && !seats[first].host) first++;
+      while (first < n && !placements[first].host) first++;
       print_channels(out, hk_cluster_host(c, 0), nodes, first, c->nhosts > 1);
-      for (int i = 0; i < HK_PATTERNS && c->nhosts < 9; i++) print_joined(out, c, seats, n, (hk_pattern)i);
+      for (int i = 0; i < HK_PATTERNS && c->nhosts < 9; i++) print_joined(out, c, placements, n, (hk_pattern)i);
     }
-    free(seats);
+    free(placements);
   }
 }
 

@@ -311,13 +311,13 @@ static hk_paths *paths;
 static uint32_t nodes[64];
 
 static hk_search search_for(hk_pattern pattern, const char *machine, bool network) {
-  hk_seat *seats;
+  hk_placement *placements;
   int n;
   ck_assert_msg(hk_cluster_from_string(&cluster, machine) == HK_OK, "%s", hk_last_error());
   ck_assert_int_eq(hk_paths_new(&paths, cluster->kinds[0], NULL), HK_OK);
-  ck_assert_int_eq(hk_cluster_seats(cluster, 4, &seats, &n), HK_OK);
-  for (int i = 0; i < n; i++) nodes[i] = seats[i].node;
-  free(seats);
+  ck_assert_int_eq(hk_cluster_placements(cluster, 4, &placements, &n), HK_OK);
+  for (int i = 0; i < n; i++) nodes[i] = placements[i].node;
+  free(placements);
   return (hk_search){.pattern = pattern, .nodes = nodes, .nranks = n, .network = network};
 }
 static void done(void) {
