@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .._lib import IN_PROGRESS
+from ._exit import start
 from ._work import NOT_ENQUEUED, Completer, Work
 
 _POLL_SECONDS, _LONGEST_POLL_SECONDS = 5e-5, 2e-3
@@ -32,8 +33,7 @@ class AnySource:
             self.works.append(work)
             self._calls[work] = call
             if not self._runs:
-                self._runs = True
-                threading.Thread(target=self._match, name="hocket any source", daemon=True).start()
+                self._runs = start(self._match, "hocket any source")
 
     def _match(self) -> None:
         pause = _POLL_SECONDS

@@ -3,9 +3,10 @@
 messages."""
 from __future__ import annotations
 
-import atexit
 import ctypes
 import datetime
+import os
+import sys
 import threading
 import time
 import weakref
@@ -21,16 +22,12 @@ from .._comm import Communicator
 from .._lib import IN_PROGRESS, Error, fail, lib, quick, unique_id
 from .._stream import Stream
 from ._anyone import AnySource
+from ._exit import PATIENCE_SECONDS, engines, gate, start
 from ._self import SelfChannel
 from ._work import NOT_ENQUEUED, Completer, Done, Together, Work, backend_error
 
 Call = Callable[["int | None"], int]  # with a stream's handle, or None to block; gives an ncclResult_t
 _POLL_SECONDS = 0.001
-
-# Held by a daemon thread in C++ code of PyTorch, and taken for good when the interpreter ends: until Python 3.14
-# a thread that comes back to an interpreter that has ended is unwound, and C++ aborts the process for that.
-_in_store = threading.Lock()
-atexit.register(_in_store.acquire, timeout=5)
 
 
 class Engine:
@@ -57,6 +54,8 @@ class Engine:
         self.observed = False  # by PyTorch's flight recorder: an operation without a work would look as if it hung
         self.since: float | None = None  # when the blocking call under way began
         self.limit = timeout
+        self._process = os.getpid()
+        engines.add(self)
         _watch.add(self)
 
     def _shared_id(self, key: str, make: bool) -> bytes:
@@ -132,7 +131,7 @@ class Engine:
             raise self._error
 
     def _open_stream(self) -> Stream:
-        self._stream = Stream()
+        self._stream = _stream()
         return self._stream
 
     def ended(self) -> BaseException | None:
@@ -303,12 +302,9 @@ class Engine:
     # ---- the end ----
 
     def drain(self, seconds: float | None = None) -> bool:
-        """Waits for everything under way; False: some of it is not over after so many seconds."""
-        until = None if seconds is None else time.monotonic() + seconds
-        for work in list(self._works):
-            if not work.arrived(None if until is None else max(until - time.monotonic(), 0)):
-                return False
-        return all(channel.drain(until) for channel in list(self._channels.values()))
+        """Waits for everything under way; False: for so many seconds nothing of it was completed."""
+        return all(work.arrived(seconds) for work in list(self._works)) and all(
+            channel.drain(seconds) for channel in list(self._channels.values()))
 
     def expire(self, now: float) -> float:
         """Ends the group if an operation takes longer than its time. Gives the time at which to look again."""
@@ -337,7 +333,8 @@ class Engine:
     def shutdown(self) -> None:
         """Waits a while for what is under way, and leaves."""
         _watch.remove(self)
-        ended = self._error is not None or not self.drain(min(self.timeout, 10.0))
+        engines.discard(self)
+        ended = self._error is not None or not self.drain(self._patience())
         if ended:
             self.abort("the group was destroyed")
         self.completer.close()
@@ -347,12 +344,39 @@ class Engine:
             channel.close()
         if self._stream is not None:
             lib.hocketStreamSynchronize(self._stream.handle)
+        self._works.clear()  # they refer to this object, which would live, with its stream's thread, until a collection
         if self._error is None:
             self._error = torch.distributed.DistBackendError("the group was destroyed")
             try:
                 self.comm.close()
             except Error as error:
                 raise backend_error(error) from error
+
+    def complete(self) -> bool:
+        """At the end of the process, if the group was not destroyed: waits for what other ranks have called, too."""
+        if self._foreign() or hasattr(sys, "last_type") or self.since is not None:
+            return False
+        return all(work.arrived(self._patience()) for work in list(self._works)) and all(
+            channel.drain(self._patience() / (1 if channel.met else 2)) for channel in list(self._channels.values()))
+
+    def _patience(self) -> float:
+        return min(self.timeout, PATIENCE_SECONDS)
+
+    def _foreign(self) -> bool:
+        """There is nothing to end: it has ended, or belongs to the process that this one was forked from."""
+        return self._error is not None or os.getpid() != self._process
+
+    def leave(self, in_peace: bool) -> None:
+        """The other ranks learn of an end that is not in peace."""
+        if self._foreign():
+            return
+        comms = [self.comm, *(channel.comm for channel in list(self._channels.values()))]
+        for comm in comms:
+            try:
+                if comm is not None:
+                    comm.close() if in_peace else comm.abort()
+            except Error:  # the library has logged it, and there is no caller
+                pass
 
 
 class _Channel:
@@ -364,13 +388,15 @@ class _Channel:
         self.source = src
         self.lock, self.finishing = threading.Lock(), engine.finishing
         self.completer = Completer()
-        self._comm: Communicator | None = None
-        self._stream = Stream()
+        self.comm: Communicator | None = None
+        self.met = False  # the other rank has come, too
+        self._stream = _stream()
         self._early: list[tuple[Work, Callable[[int, int], int]]] = []
         self._opened = threading.Event()  # early works have a place, or there is an error
         self.works: deque[Work] = deque()
         self._error: BaseException | None = None
-        threading.Thread(target=self._open, name=f"hocket {self.key}", daemon=True).start()
+        if not start(self._open, f"hocket {self.key}"):
+            raise RuntimeError("a message cannot be sent or received at the end of the process")
 
     def _open(self) -> None:
         try:
@@ -381,7 +407,7 @@ class _Channel:
                 self._opened.set()
             return
         with self.lock:
-            self._comm = comm
+            self.comm = comm
             for work, call in self._early:
                 self._enqueue(work, call)
             self._early.clear()
@@ -395,17 +421,18 @@ class _Channel:
         store, mine, theirs = self.engine.store, f"hocket/{self.key}/id", f"hocket/{self.key}/wanted"
         awaited, pause = theirs if self.sends else mine, _POLL_SECONDS / 10
         if not self.sends:
-            with _in_store:
+            with gate:
                 store.set(theirs, b"1")
         while True:
             if self._error is not None:
                 raise self._error
-            with _in_store:
+            with gate:
                 if store.check([awaited]):
+                    self.met = True
                     break
             time.sleep(pause)
             pause = min(2 * pause, 20 * _POLL_SECONDS)
-        with _in_store:
+        with gate:
             if not self.sends:
                 return bytes(store.get(mine))
             made = unique_id()
@@ -416,7 +443,7 @@ class _Channel:
         with self.lock:
             if self._error is not None:
                 raise self._error
-            if self._comm is None:
+            if self.comm is None:
                 self._early.append((work, call))
             else:
                 self._enqueue(work, call)
@@ -428,23 +455,23 @@ class _Channel:
         """A message has come that no earlier receive takes."""
         found = c_int()
         with self.lock:
-            if self._comm is None or self._error is not None or any(not work.arrived() for work in self.works):
+            if self.comm is None or self._error is not None or any(not work.arrived() for work in self.works):
                 return False
-            code = quick.hocketCommProbe(self._comm.handle, 0, byref(found))  # the sender is rank 0 of the two
+            code = quick.hocketCommProbe(self.comm.handle, 0, byref(found))  # the sender is rank 0 of the two
             if code:
                 self._error = self._failed(code)
         return bool(found.value)
 
     def _enqueue(self, work: Work, call: Callable[[int, int], int]) -> None:
-        assert self._comm is not None
-        if call(self._comm.handle, self._stream.handle):
+        assert self.comm is not None
+        if call(self.comm.handle, self._stream.handle):
             self._error = self._error or self._failed(1)
             return
         work.place = self._stream.position()
 
     def _failed(self, code: int) -> BaseException | None:
         try:
-            fail(code, self._comm.handle if self._comm else None)
+            fail(code, self.comm.handle if self.comm else None)
         except Error as error:
             return backend_error(error)
 
@@ -459,26 +486,26 @@ class _Channel:
         code = lib.hocketStreamQuery(self._stream.handle)
         return self._error or (None if code in (0, IN_PROGRESS) else self._failed(code))
 
-    def drain(self, until: float | None) -> bool:
-        return all(work.arrived(None if until is None else max(until - time.monotonic(), 0))
-                   for work in list(self.works))
+    def drain(self, seconds: float | None) -> bool:
+        return all(work.arrived(seconds) for work in list(self.works))
 
     def abort(self) -> None:
         with self.lock:
             self._error = self._error or torch.distributed.DistBackendError("the group was ended")
             self._early.clear()
             self._opened.set()
-            if self._comm is not None:
-                self._comm.abort()
+            if self.comm is not None:
+                self.comm.abort()
 
     def close(self) -> None:
         self.completer.close()
         lib.hocketStreamSynchronize(self._stream.handle)
+        self.works.clear()
         with self.lock:
-            if self._comm is None:  # its thread is still asking the store
+            if self.comm is None:  # its thread is still asking the store
                 self._error = self._error or torch.distributed.DistBackendError("the group was destroyed")
-        if self._comm is not None:
-            self._comm.close()
+        if self.comm is not None:
+            self.comm.close()
 
 
 class _Watch:
@@ -522,6 +549,13 @@ class _Watch:
 
 
 _watch = _Watch()
+
+
+def _stream() -> Stream:
+    """One that is not destroyed at the end of the process, where threads may still wait for its operations."""
+    made = Stream()
+    made._end.atexit = False
+    return made
 
 
 def _seconds(opts: Any) -> float | None:

@@ -11,14 +11,22 @@ import torch
 from torch.distributed import DistBackendError
 
 from .._lib import IN_PROGRESS
+from ._exit import gate, start
 from ._tensors import write
 from ._work import Work
+
+
+def _give(work: Work) -> None:
+    with gate:
+        work.give()
 
 
 class SelfChannel:
     """Messages with one tag from this rank to itself, with the functions of the channels between ranks. They are copies
     in memory: a message without a receive is kept. To wait for one that was not sent is an error at once, because the
     process that waits is the one that sends."""
+
+    comm, met = None, False  # there is nobody else
 
     def __init__(self, engine: Any, tag: int) -> None:
         self.source, self.tag, self.finishing = engine.rank, tag, engine.finishing
@@ -65,7 +73,7 @@ class SelfChannel:
         self._changed.notify_all()
         if work in self._futures:
             self._futures.remove(work)
-            threading.Thread(target=work.give, name="hocket futures", daemon=True).start()
+            start(lambda: _give(work), "hocket futures")
 
     def add(self, work: Work) -> None:
         """As Completer.add()."""

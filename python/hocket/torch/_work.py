@@ -15,6 +15,7 @@ from torch.distributed import DistBackendError
 from torch.distributed import Work as TorchWork
 
 from .._lib import IN_PROGRESS
+from ._exit import gate, start
 
 NOT_ENQUEUED = 1  # an ncclResult_t: there is an error, which failure() gives
 _BARRIER = re.compile(r"AllReduce\(1 x uint64, min(, batch-invariant)?\)")  # Operations.barrier()
@@ -126,6 +127,9 @@ class Together(Work):
         super().__init__(owner, None, [t for part in parts for t in part.tensors], None)
         self.parts = parts
 
+    def arrived(self, seconds: float | None = 0.0) -> bool:
+        return all([part.arrived(seconds) for part in self.parts])
+
     def is_completed(self) -> bool:
         if not self.over and all(part.is_completed() for part in self.parts):
             self.end(next((part.error for part in self.parts if part.error), None))
@@ -162,12 +166,17 @@ class Completer:
         """Its future is completed after the operation."""
         self._queue.put(work)
         with self._count:
-            if self._ready == 0:
-                self._start()
+            started = self._ready > 0 or self._start()
+        if not started:  # the interpreter ends
+            self._wait(work)
+            work.give()
 
-    def _start(self) -> None:
+    def _start(self) -> bool:
         self._ready += 1
-        threading.Thread(target=self._run, name="hocket futures", daemon=True).start()
+        if start(self._run, "hocket futures"):
+            return True
+        self._ready -= 1
+        return False
 
     def _run(self) -> None:
         while True:
@@ -176,21 +185,28 @@ class Completer:
                 if work is None:
                     self._queue.put(None)  # for the other threads
                     return
-                try:
-                    work.wait()
-                except BaseException as trouble:
-                    if work.error is None:
-                        work.end(trouble)
+                self._wait(work)
                 with self._count:
                     self._ready -= 1
                     if self._ready == 0:
                         self._start()
-            work.give()
+            with gate:
+                work.give()
             work = None
             with self._count:
                 if self._ready > 1:
                     return
                 self._ready += 1
+
+    @staticmethod
+    def _wait(work: Work) -> None:
+        try:
+            work.arrived(None)
+            with gate:
+                work.wait()
+        except BaseException as trouble:
+            if work.error is None:
+                work.end(trouble)
 
     def close(self) -> None:
         """Ends the threads after what they have."""
