@@ -429,15 +429,16 @@ def _splits(name: str, splits: Any, t: Tensor, size: int) -> list[int]:
 class HocketBackend(Operations, c10d.Backend):  # type: ignore[misc]
     """The part of a group for the CPU's tensors, beside another backend for those of a GPU."""
 
+    # PyTorch asks for a property of C++ through Python: one that this class does not have would ask itself.
+    supports_splitting = supports_shrinking = supports_reconfigure = supports_window = False
+    _supports_time_estimate = False
+    # PyTorch asks it for batch_isend_irecv, where a coalesced batch that is refused in part would stay open. Messages
+    # wait for no other anyway.
+    supports_coalescing = False
+
     def __init__(self, engine: Engine) -> None:
         c10d.Backend.__init__(self, engine.rank, engine.size)
         self.e = engine
-
-    @property
-    def supports_coalescing(self) -> bool:
-        """PyTorch asks for batch_isend_irecv, where a coalesced batch that is refused in part would stay open. Messages
-        wait for no other anyway."""
-        return False
 
     @property
     def options(self) -> Any:
@@ -445,14 +446,50 @@ class HocketBackend(Operations, c10d.Backend):  # type: ignore[misc]
         return made
 
 
-class HocketGroup(Operations, ProcessGroup):
-    """A group whose only backend is this one. torch.distributed's functions call it without a way through C++."""
+class _Members:
+    """What the two kinds of a group have beside their operations."""
+
+    e: Engine
+    supports_reconfigure = supports_window = False
 
     def __init__(self, engine: Engine, part: HocketBackend) -> None:
-        ProcessGroup.__init__(self, engine.store, engine.rank, engine.size)
+        group: Any = self
+        ProcessGroup.__init__(group, engine.store, engine.rank, engine.size)
         self.e, self._part = engine, part
-        self._set_default_backend(ProcessGroup.BackendType.CUSTOM)
-        self._register_backend(torch.device("cpu"), ProcessGroup.BackendType.CUSTOM, part)
+        self._hooks: set[tuple[str, int]] = set()
+        group._set_default_backend(ProcessGroup.BackendType.CUSTOM)
+        group._register_backend(torch.device("cpu"), ProcessGroup.BackendType.CUSTOM, part)
+
+    def register_pre_hook(self, hook_id: int, hook: Callable[[Any], None]) -> None:
+        ProcessGroup.register_pre_hook(self, hook_id, hook)  # type: ignore[arg-type]
+        self._hooked("pre", hook_id, True)
+
+    def register_post_hook(self, hook_id: int, hook: Callable[[Any], None]) -> None:
+        ProcessGroup.register_post_hook(self, hook_id, hook)  # type: ignore[arg-type]
+        self._hooked("post", hook_id, True)
+
+    def unregister_pre_hook(self, hook_id: int) -> None:
+        ProcessGroup.unregister_pre_hook(self, hook_id)  # type: ignore[arg-type]
+        self._hooked("pre", hook_id, False)
+
+    def unregister_post_hook(self, hook_id: int) -> None:
+        ProcessGroup.unregister_post_hook(self, hook_id)  # type: ignore[arg-type]
+        self._hooked("post", hook_id, False)
+
+    def _hooked(self, kind: str, hook_id: int, on: bool) -> None:
+        """PyTorch's dispatcher, which calls the hooks, costs microseconds: operations take the way through it as long
+        as there are hooks."""
+        (self._hooks.add if on else self._hooks.discard)((kind, hook_id))
+        self.e.observed = bool(self._hooks) or _is_observed()
+        self.__class__ = ObservedGroup if self.e.observed else HocketGroup  # type: ignore[assignment]
+
+
+class HocketGroup(Operations, _Members, ProcessGroup):  # type: ignore[misc]
+    """A group whose only backend is this one. torch.distributed's functions call it without a way through C++."""
+
+
+class ObservedGroup(_Members, ProcessGroup):  # type: ignore[misc]
+    """The same, whose operations go through PyTorch's dispatcher to its backend. Hooks and recorders are there."""
 
 
 class LoneGroup(Operations, ProcessGroup):
@@ -481,7 +518,7 @@ def create(store: Any, rank: int, size: int, timeout: float, name: str, beside: 
     """What torch.distributed gets for one group: all members call it."""
     engine = Engine(store, rank, size, timeout, name)
     engine.observed = _is_observed()
-    alone = beside is None or (_alone(beside) and not engine.observed)
+    alone = beside is None or _alone(beside)
     try:
         part = HocketBackend(engine)
     except TypeError as error:
@@ -489,7 +526,9 @@ def create(store: Any, rank: int, size: int, timeout: float, name: str, beside: 
             return LoneGroup(engine)
         raise RuntimeError(f"PyTorch {torch.__version__} has no place for a backend of Python's beside another one: "
                            "init_process_group('hocket') works") from error
-    return HocketGroup(engine, part) if alone else part
+    if not alone:
+        return part
+    return ObservedGroup(engine, part) if engine.observed else HocketGroup(engine, part)
 
 
 def _is_observed() -> bool:
