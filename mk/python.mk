@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # The Python package and its wheels.
-.PHONY: python wheel
+.PHONY: python wheel check-clients
 
 # The Python package, complete in a folder: PYTHONPATH=build/gcc/python. Its library has a name of its own, so that a process
 # can have NCCL's, too; its binaries have no debug information.
@@ -42,3 +42,8 @@ wheel: ## Python wheels in build/wheel: hocket-*.whl, and hocket_nccl_cu13-*.whl
 	[ -n "$$nvcc" ] || echo "without nvcc the wheel is for CPUs alone"; \
 	build=$${nvcc:+build/gpu-wheel}; build=$${build:-$(BUILD)}; \
 	$(MAKE) $(CORES) --no-print-directory NVCC="$${nvcc:-no}" BUILD="$$build" lib python && HK_BUILD="$$build" scripts/wheel.sh
+
+check-clients: ## accelerate, transformers' Trainer and Lightning with HOCKET_TORCH_AS_GLOO=1, torchft; after make check-torch
+	@scripts/deps.sh check
+	@$(MAKE) $(CORES) --no-print-directory python
+	@HK_BUILD=$(BUILD) tests/python/check_clients.sh || [ $$? = 77 ]

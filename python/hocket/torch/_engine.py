@@ -330,6 +330,17 @@ class Engine:
         for channel in list(self._channels.values()):
             channel.abort()
 
+    def end(self, why: str) -> None:
+        """Ends the group now, and gives back what it has. Other ranks hear of an abort if anything is under way."""
+        try:
+            if self._error is None and self.since is None and self.drain(0.0):
+                self.comm.check()
+                return self.shutdown()
+        except Exception:  # the communicator has failed, or a work has
+            pass
+        self.abort(why)
+        self.shutdown()
+
     def shutdown(self) -> None:
         """Waits a while for what is under way, and leaves."""
         _watch.remove(self)

@@ -394,7 +394,7 @@ class Operations:
         self.e.drain()
 
     def abort(self) -> None:
-        self.e.abort("the group was aborted")
+        self.e.end("the group was aborted")
 
     def shutdown(self) -> None:
         self.e.shutdown()
