@@ -45,6 +45,7 @@ for n in 2 4; do try c10d-$n $n $here/torch_c10d.py; done
 try c10d-mixed 2 $here/torch_c10d.py cpu:hocket,cuda:gloo
 try exit 1 $here/torch_exit.py
 for n in 2 4; do try life-$n $n $here/torch_life.py; done
+for t in elastic reconfigure; do try $t 3 $here/torch_$t.py; done
 try flight 3 $here/torch_flight.py
 TORCH_FR_BUFFER_SIZE=100 try c10d-recorded 2 $here/torch_c10d.py cpu:hocket,cuda:gloo
 for n in 2 4; do try train-$n $n $here/torch_train.py; done

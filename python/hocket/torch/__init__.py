@@ -24,7 +24,8 @@ def _create(options: Any, _: Any) -> Any:
     timeout = options.timeout
     seconds = timeout.total_seconds() if isinstance(timeout, datetime.timedelta) else float(timeout)
     mixed = getattr(options, "process_group", None)
-    return create(options.store, options.group_rank, options.group_size, seconds, str(options.group_id), mixed)
+    return create(options.store, options.group_rank, options.group_size, seconds, str(options.group_id), mixed,
+                  bool(getattr(options, "enable_reconfigure", False)))
 
 
 def create_group(store: Any, rank: int, size: int, timeout: datetime.timedelta | float = 1800.0,

@@ -9,6 +9,7 @@ import os
 import sys
 import threading
 import time
+import traceback
 import weakref
 from collections import deque
 from collections.abc import Callable
@@ -34,11 +35,13 @@ class Engine:
     """One rank's part of a group. Operations are collective in the order of the calls; sends and receives go beside
     them, those from one rank to another with one tag in their order."""
 
-    def __init__(self, store: Any, rank: int, size: int, timeout: float, name: str) -> None:
+    def __init__(self, store: Any, rank: int, size: int, timeout: float, name: str,
+                 comm: Communicator | None = None) -> None:
         self.store, self.rank, self.size, self.timeout, self.name = store, rank, size, timeout, name
         self.lock, self.finishing = threading.RLock(), threading.RLock()
         self.sequence = self._barriers = 0
-        self.comm = Communicator.from_id(self._shared_id("id", rank == 0), rank, size, commName=name[:60] or "hocket")
+        self.comm = comm or Communicator.from_id(self._shared_id("id", rank == 0), rank, size,
+                                                 commName=name[:60] or "hocket")
         self.handle = self.comm.handle
         self._stream: Stream | None = None
         self.completer = Completer()
@@ -52,6 +55,9 @@ class Engine:
         self._batch_parts: list[Work] = []
         self._error: BaseException | None = None
         self.observed = False  # by PyTorch's flight recorder: an operation without a work would look as if it hung
+        self.timing = False  # works note when they were complete
+        self.timed_out = False
+        self.abort_hooks: dict[int, Callable[[], None]] = {}
         self.since: float | None = None  # when the blocking call under way began
         self.limit = timeout
         self._process = os.getpid()
@@ -88,6 +94,8 @@ class Engine:
             quick.hocketStreamPosition(stream.handle, self._position_at)
             work.place, work.limit = self._position.value, _seconds(opts) or self.timeout
             self._keep(work)
+            if self.timing:
+                self.completer.add(work)
             return work
 
     def _blocking(self, call: Call, opts: Any, result: list[torch.Tensor], finish: Callable[[], object] | None) -> Any:
@@ -316,6 +324,7 @@ class Engine:
             begun += [(work.born, work.limit) for work in list(works)[:1] if not work.arrived()]
         for since, limit in begun:
             if now > since + limit:
+                self.timed_out = self.timed_out or self._error is None
                 self.abort(f"[Rank {self.rank}] Timed out waiting {limit * 1000:g}ms: an operation of group "
                            f"{self.name!r} with {self.size} ranks was not complete: another rank has not made the "
                            "call, or is slow")
@@ -325,6 +334,11 @@ class Engine:
     def abort(self, why: str) -> None:
         """Ends all operations; those who wait for them get an error with this text."""
         if self._error is None:
+            for hook in list(self.abort_hooks.values()):
+                try:
+                    hook()
+                except Exception:
+                    traceback.print_exc()
             self._error = torch.distributed.DistBackendError(why)
         self.comm.abort()
         for channel in list(self._channels.values()):
@@ -388,6 +402,28 @@ class Engine:
                     comm.close() if in_peace else comm.abort()
             except Error:  # the library has logged it, and there is no caller
                 pass
+
+
+class Unformed:
+    """In the place of an engine as long as the group has no members: until reconfigure()."""
+
+    def __init__(self, store: Any, rank: int, size: int, timeout: float, name: str) -> None:
+        self.store, self.rank, self.size, self.timeout, self.name = store, rank, size, timeout, name
+        self.observed = self.timing = self.timed_out = False
+        self.abort_hooks: dict[int, Callable[[], None]] = {}
+        self.sequence = 0
+
+    def end(self, why: str) -> None:
+        """There is nothing to end."""
+
+    def shutdown(self) -> None:
+        """There is nothing to end."""
+
+    def ended(self) -> BaseException | None:
+        """It never was."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise RuntimeError("the group has no members yet: it was made with enable_reconfigure, so call reconfigure() first")
 
 
 class _Channel:

@@ -5,17 +5,19 @@ from __future__ import annotations
 import datetime
 import operator
 import os
+import weakref
 from collections.abc import Callable
 from typing import Any
+from uuid import uuid4
 
 import torch
 from torch._C import _distributed_c10d as c10d
 from torch.distributed import ProcessGroup
 
 from .._buffers import DataType
-from .._comm import Op
-from .._lib import lib
-from ._engine import Engine
+from .._comm import Op, empty, view
+from .._lib import Error, RemoteError, lib
+from ._engine import Engine, Unformed
 from ._tensors import Use, any_of, gathered, memory, scattered, write
 from ._work import Work
 
@@ -430,35 +432,187 @@ class HocketBackend(Operations, c10d.Backend):  # type: ignore[misc]
     """The part of a group for the CPU's tensors, beside another backend for those of a GPU."""
 
     # PyTorch asks for a property of C++ through Python: one that this class does not have would ask itself.
-    supports_splitting = supports_shrinking = supports_reconfigure = supports_window = False
-    _supports_time_estimate = False
+    supports_splitting = supports_shrinking = supports_reconfigure = supports_abort_hooks = True
+    supports_window = _supports_time_estimate = False
     # PyTorch asks it for batch_isend_irecv, where a coalesced batch that is refused in part would stay open. Messages
     # wait for no other anyway.
     supports_coalescing = False
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine | Unformed) -> None:
         c10d.Backend.__init__(self, engine.rank, engine.size)
-        self.e = engine
+        self.e: Any = engine
+        self.group: Callable[[], Any] = lambda: None
+        self._store, self._handle = engine.store, f"hocket:{uuid4().hex}"
+        self._uuids: set[int] = set()
 
     @property
     def options(self) -> Any:
         made = c10d.Backend.Options("hocket", datetime.timedelta(seconds=self.e.timeout))
         return made
 
+    def rank(self) -> int:
+        return int(self.e.rank)
+
+    def size(self) -> int:
+        return int(self.e.size)
+
+    def eager_connect_single_device(self, device: Any) -> None:
+        """A group is connected when it is made."""
+
+    def perform_nocolor_split(self, device: Any) -> None:
+        """Ranks that a part of the group does not have need not take part."""
+
+    # ---- groups made of groups ----
+
+    def split(self, store: Any, ranks: list[int], opts: Any = None) -> HocketBackend:
+        """Of these ranks, in this order."""
+        if self.e.rank not in ranks:
+            raise RuntimeError(f"rank {self.e.rank} is none of {list(ranks)}: in a group of two backends only ranks of the "
+                               "new group can call split_group()")
+        return HocketBackend(Engine(store, ranks.index(self.e.rank), len(ranks), _timeout(opts, self.e.timeout),
+                                    getattr(opts, "group_name", "") or "split"))
+
+    def merge(self, store: Any, opts: Any, rank: int, size: int) -> HocketBackend:
+        """With ranks of other groups that have the same store."""
+        return HocketBackend(Engine(store, rank, size, _timeout(opts, self.e.timeout),
+                                    getattr(opts, "group_name", "") or "merged"))
+
+    def shrink(self, ranks_to_exclude: list[int], shrink_flags: int = 0, opts_override: Any = None) -> HocketBackend:
+        """Of all ranks but these, which do not call. Works after ranks have died."""
+        out = sorted(ranks_to_exclude)
+        stay = [rank for rank in range(self.e.size) if rank not in out]
+        if self.e.ended() is not None:
+            raise self.e.ended()
+        comm = self.e.comm.shrink(out, abort=bool(shrink_flags))
+        store = c10d.PrefixStore(f"hocket/without/{'.'.join(map(str, out))}", self.e.store)
+        made = HocketBackend(Engine(store, stay.index(self.e.rank), len(stay), _timeout(opts_override, self.e.timeout),
+                                    f"{self.e.name[:40]} shrunk", comm))
+        made.e.observed = _is_observed()
+        return made
+
+    def get_reconfigure_handle(self) -> str:
+        return self._handle
+
+    def reconfigure(self, opts: Any) -> Any:
+        """New members: those of the handles, which have the same store. A list has the order of the ranks."""
+        handles = list(opts.handles) if isinstance(opts.handles, list) else sorted(opts.handles)
+        if opts.uuid in self._uuids:
+            raise RuntimeError(f"reconfigure: the uuid {opts.uuid} was already used in this group: take a new one")
+        if self._handle not in handles:
+            raise RuntimeError("reconfigure: none of the handles is this group's: each rank gives what its "
+                               "get_reconfigure_handle() returns")
+        old, rank = self.e, handles.index(self._handle)
+        old.end("the group was reconfigured")
+        store = c10d.PrefixStore(f"hocket/members/{opts.uuid}", self._store)
+        limit = opts.timeout or datetime.timedelta(seconds=old.timeout)
+        if rank:
+            store.wait(["hocket/id"], limit)  # the first member's
+        self._uuids.add(opts.uuid)
+        self.e = Engine(store, rank, len(handles), old.timeout, old.name)
+        self.e.observed, self.e.timing, self.e.abort_hooks = old.observed, old.timing, old.abort_hooks
+        group = self.group()
+        if group is not None:
+            group.e = self.e
+        return self.e.done([])
+
+    # ---- the rest ----
+
+    def get_error(self) -> Any:
+        """What ended the group's operations; an abort by the user is no error."""
+        kinds = c10d.ErrorType
+        if self.e.timed_out:
+            return kinds.TIMEOUT
+        if isinstance(self.e, Unformed) or self.e.ended() is not None:
+            return kinds.SUCCESS
+        try:
+            self.e.comm.check()
+        except Error as error:
+            return kinds.REMOTE_ERROR if isinstance(error, RemoteError) else kinds.COMM_ERROR
+        return kinds.SUCCESS
+
+    def register_abort_hook(self, hook_id: int, hook: Callable[[], None]) -> None:
+        """Called before operations are ended, for a time-out or by abort()."""
+        self.e.abort_hooks[hook_id] = hook
+
+    def unregister_abort_hook(self, hook_id: int) -> None:
+        self.e.abort_hooks.pop(hook_id, None)
+
+    registerAbortHook, unregisterAbortHook = register_abort_hook, unregister_abort_hook  # noqa: N815
+
+    def _enable_collectives_timing(self) -> None:
+        self.e.timing = True
+
+    def supports_tensor_alloc(self, device: Any) -> bool:
+        return getattr(device, "type", "cpu") == "cpu"
+
+    def allocate_tensor(self, size: int, *, dtype: torch.dtype, device: Any = None) -> Tensor:
+        """One in memory of the library, which other processes of the host reach without a copy."""
+        if size == 0:
+            return torch.empty(0, dtype=dtype, device="cpu")
+        return torch.frombuffer(view(empty(size * dtype.itemsize)), dtype=dtype, count=size)
+
+
+def _timeout(opts: Any, other: float) -> float:
+    given = getattr(opts, "_timeout", None)
+    return given.total_seconds() if isinstance(given, datetime.timedelta) else other
+
 
 class _Members:
     """What the two kinds of a group have beside their operations."""
 
-    e: Engine
-    supports_reconfigure = supports_window = False
+    e: Any
+    supports_reconfigure = supports_abort_hooks = True
+    supports_window = False
 
-    def __init__(self, engine: Engine, part: HocketBackend) -> None:
+    def __init__(self, engine: Engine | Unformed, part: HocketBackend) -> None:
         group: Any = self
         ProcessGroup.__init__(group, engine.store, engine.rank, engine.size)
         self.e, self._part = engine, part
+        part.group = weakref.ref(group)
         self._hooks: set[tuple[str, int]] = set()
         group._set_default_backend(ProcessGroup.BackendType.CUSTOM)
         group._register_backend(torch.device("cpu"), ProcessGroup.BackendType.CUSTOM, part)
+
+    def rank(self) -> int:
+        return int(self.e.rank)
+
+    def size(self) -> int:
+        return int(self.e.size)
+
+    getRank, getSize = rank, size  # noqa: N815 (C++ asks by these names)
+
+    def split_group(self, ranks: list[int], timeout: datetime.timedelta | None = None, opts: Any = None,
+                    group_name: str | None = None, group_desc: str | None = None, device_types: Any = None) -> Any:
+        """None: this rank is none of them."""
+        if self.e.rank not in ranks:
+            return None
+        store = c10d.PrefixStore(f"{group_name}/", self.e.store)
+        seconds = timeout.total_seconds() if timeout is not None else _timeout(opts, self.e.timeout)
+        return _named(create(store, ranks.index(self.e.rank), len(ranks), seconds, group_name or "split", None),
+                      group_name, group_desc)
+
+    def merge_remote_group(self, store: Any, size: int, timeout: datetime.timedelta = datetime.timedelta(minutes=30),
+                           group_name: str | None = None, group_desc: str | None = None) -> Any:
+        """With groups that have the same store; ranks are numbered as they come."""
+        rank = store.add(f"hocket/merge/{group_name}", 1) - 1
+        prefix = c10d.PrefixStore(f"hocket/merge/{group_name}/{rank // size}", store)
+        return _named(create(prefix, rank % size, size, timeout.total_seconds(), group_name or "merged", None),
+                      group_name, group_desc)
+
+    def get_reconfigure_handle(self) -> str:
+        return self._part.get_reconfigure_handle()
+
+    def reconfigure(self, opts: Any) -> Any:
+        return self._part.reconfigure(opts)
+
+    def register_abort_hook(self, hook_id: int, hook: Callable[[], None]) -> None:
+        self._part.register_abort_hook(hook_id, hook)
+
+    def unregister_abort_hook(self, hook_id: int) -> None:
+        self._part.unregister_abort_hook(hook_id)
+
+    def _enable_collectives_timing(self) -> None:
+        self._part._enable_collectives_timing()
 
     def register_pre_hook(self, hook_id: int, hook: Callable[[Any], None]) -> None:
         ProcessGroup.register_pre_hook(self, hook_id, hook)  # type: ignore[arg-type]
@@ -514,9 +668,15 @@ class LoneGroup(Operations, ProcessGroup):
         return self._description
 
 
-def create(store: Any, rank: int, size: int, timeout: float, name: str, beside: Any) -> Any:
+def _named(group: Any, name: str | None, description: str | None) -> Any:
+    group._set_group_name(name or "")
+    group._set_group_desc(description or "")
+    return group
+
+
+def create(store: Any, rank: int, size: int, timeout: float, name: str, beside: Any, unformed: bool = False) -> Any:
     """What torch.distributed gets for one group: all members call it."""
-    engine = Engine(store, rank, size, timeout, name)
+    engine: Any = (Unformed if unformed else Engine)(store, rank, size, timeout, name)
     engine.observed = _is_observed()
     alone = beside is None or _alone(beside)
     try:
@@ -526,9 +686,30 @@ def create(store: Any, rank: int, size: int, timeout: float, name: str, beside: 
             return LoneGroup(engine)
         raise RuntimeError(f"PyTorch {torch.__version__} has no place for a backend of Python's beside another one: "
                            "init_process_group('hocket') works") from error
-    if not alone:
-        return part
-    return ObservedGroup(engine, part) if engine.observed else HocketGroup(engine, part)
+    return _whole(part) if alone else part
+
+
+def _whole(part: HocketBackend) -> Any:
+    """A group that has this backend alone."""
+    return (ObservedGroup if part.e.observed else HocketGroup)(part.e, part)
+
+
+def _own_shrunk_groups() -> None:
+    """PyTorch calls the group that shrink_group() makes Gloo's if it is for the CPU, and DDP then takes it for an object
+    of Gloo's and crashes."""
+    make = getattr(torch.distributed.distributed_c10d, "_create_shrunk_process_group", None)
+
+    def made(backend: Any, ranks: list[int], about: Any, default: bool) -> Any:
+        if not isinstance(backend, HocketBackend):
+            return make(backend, ranks, about, default)  # type: ignore[misc]
+        return _named(_whole(backend), about["new_group_name"],
+                      "default:shrunken" if default else f"{about['original_group_name']}:shrunk")
+
+    if make is not None:
+        torch.distributed.distributed_c10d._create_shrunk_process_group = made
+
+
+_own_shrunk_groups()
 
 
 def _is_observed() -> bool:

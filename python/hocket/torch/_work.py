@@ -32,6 +32,7 @@ class Work(TorchWork):
     limit = 0.0  # seconds; the group ends when an operation takes longer
     _future: torch.futures.Future | None = None
     _source = -1
+    _ended: float | None = None
 
     def __init__(self, owner: Any, held: Any, result: list[torch.Tensor], finish: Callable[[], object] | None,
                  source: int = -1) -> None:
@@ -111,9 +112,18 @@ class Work(TorchWork):
                 self.owner.completer.add(self)
         return self._future
 
+    def _get_duration(self) -> float:
+        """Milliseconds; after _enable_collectives_timing() of the group."""
+        if self._ended is None:
+            raise RuntimeError("the operation has no time: it is not complete, or was issued before "
+                               "_enable_collectives_timing()")
+        return 1000 * (self._ended - self.born)
+
     def give(self) -> None:
-        """Completes the future."""
-        assert self._future is not None
+        """Completes the future, if there is one."""
+        self._ended = self._ended or time.monotonic()
+        if self._future is None or self._future.done():
+            return
         if self.error is None:
             self._future.set_result(self.tensors)
         else:
