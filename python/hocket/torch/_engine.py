@@ -423,7 +423,7 @@ class Unformed:
         """It never was."""
 
     def __getattr__(self, name: str) -> Any:
-        raise RuntimeError("the group has no members yet: it was made with enable_reconfigure, so call reconfigure() first")
+        raise RuntimeError("the group was made with enable_reconfigure and has no members: call reconfigure() first")
 
 
 class _Channel:

@@ -467,8 +467,8 @@ class HocketBackend(Operations, c10d.Backend):  # type: ignore[misc]
     def split(self, store: Any, ranks: list[int], opts: Any = None) -> HocketBackend:
         """Of these ranks, in this order."""
         if self.e.rank not in ranks:
-            raise RuntimeError(f"rank {self.e.rank} is none of {list(ranks)}: in a group of two backends only ranks of the "
-                               "new group can call split_group()")
+            raise RuntimeError(f"rank {self.e.rank} is none of {list(ranks)}: in a group of two backends only ranks of "
+                               "the new group can call split_group()")
         return HocketBackend(Engine(store, ranks.index(self.e.rank), len(ranks), _timeout(opts, self.e.timeout),
                                     getattr(opts, "group_name", "") or "split"))
 
@@ -695,8 +695,8 @@ def _whole(part: HocketBackend) -> Any:
 
 
 def _own_shrunk_groups() -> None:
-    """PyTorch calls the group that shrink_group() makes Gloo's if it is for the CPU, and DDP then takes it for an object
-    of Gloo's and crashes."""
+    """PyTorch calls the group that shrink_group() makes Gloo's if it is for the CPU. DDP then takes it for an object of
+    Gloo's and crashes."""
     make = getattr(torch.distributed.distributed_c10d, "_create_shrunk_process_group", None)
 
     def made(backend: Any, ranks: list[int], about: Any, default: bool) -> Any:

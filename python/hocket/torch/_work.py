@@ -138,7 +138,7 @@ class Together(Work):
         self.parts = parts
 
     def arrived(self, seconds: float | None = 0.0) -> bool:
-        return all([part.arrived(seconds) for part in self.parts])
+        return all(part.arrived(seconds) for part in self.parts)
 
     def is_completed(self) -> bool:
         if not self.over and all(part.is_completed() for part in self.parts):
