@@ -89,8 +89,8 @@ bool hk_constants_path(char *path, size_t bytes);
 
 struct hk_overrides;
 
-/* Makes the machine from a cluster and its ranks' placements. `rings` (may be NULL: the order of ranks) are the channels
- * of the first host, HK_PATTERN_RING; `o` (overrides.h) may be NULL. */
+/* Makes the machine from a cluster and its ranks' placements. `rings` (may be NULL: the order of ranks) are those of
+ * the first host, HK_PATTERN_RING; `o` (overrides.h) may be NULL. */
 hk_status hk_machine_of(hk_machine *out, const struct hk_cluster *c, const struct hk_placement *placements, int nranks,
                         const struct hk_channels *rings, const struct hk_overrides *o);
 /* Which ranks share a host, and the ring orders of `rings` (may be NULL: host after host). */
