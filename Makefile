@@ -5,9 +5,11 @@ SHELL := /bin/bash
 ifeq ($(origin CC),default)
 CC := gcc
 endif
+OBJCOPY ?= objcopy
 SAN ?=
 PREFIX ?= /opt/hocket
 LIBDIR ?= $(PREFIX)/lib
+INCLUDEDIR ?= $(PREFIX)/include
 DESTDIR ?=
 comma := ,
 BUILD ?= build/$(notdir $(firstword $(CC)))$(if $(SAN),-$(subst $(comma),-,$(SAN)))
@@ -29,7 +31,8 @@ COLD_CFLAGS ?=
 SAN_CFLAGS := $(if $(SAN),-fsanitize=$(SAN) -fno-omit-frame-pointer -fno-sanitize-recover=all \
               $(if $(findstring clang,$(CC)),-fno-sanitize=pointer-overflow$(comma)function $(if $(findstring address,$(SAN)),-D__SANITIZE_ADDRESS__) \
                 $(if $(findstring thread,$(SAN)),-D__SANITIZE_THREAD__),$(if $(findstring thread,$(SAN)),-Wno-tsan)))
-HK_CFLAGS := -std=c11 -D_GNU_SOURCE -DHOCKET_NO_CUDA_HEADERS -Iinclude -fPIC -fvisibility=hidden -fno-math-errno \
+# The folder of the sources is no part of what is built: the same sources give the same bytes.
+HK_CFLAGS := -std=c11 -ffile-prefix-map=$(CURDIR)=. -D_GNU_SOURCE -DHOCKET_NO_CUDA_HEADERS -Iinclude -fPIC -fvisibility=hidden -fno-math-errno \
              -pthread $(WARN) -MMD -MP $(SAN_CFLAGS)
 HK_LDFLAGS := -pthread $(if $(SAN),-fsanitize=$(SAN))
 # A file whose name ends in _avx2 and the like is compiled for these instructions, where the machine has them at all.
@@ -63,8 +66,11 @@ TOOL := $(if $(TOOL_SRC),$(BUILD)/bin/hocket $(BUILD)/bin/ncclras)
 EXAMPLE_BIN := $(EXAMPLE_SRC:examples/%.c=$(BUILD)/examples/%)
 
 SO := $(BUILD)/lib/libnccl.so.2
+STATIC := $(BUILD)/lib/libnccl_static.a
 LIBA := $(BUILD)/libhocket-internal.a
-LINK_SO = -L$(BUILD)/lib -lnccl -Wl,-rpath,'$$ORIGIN/../lib' $(HK_LDFLAGS) -lm
+# Programs find the library of their own installation, wherever LIBDIR is.
+OTHER_LIBDIR := $(filter-out $(PREFIX)/lib,$(LIBDIR))
+LINK_SO = -L$(BUILD)/lib -lnccl -Wl,-rpath,'$$ORIGIN/../lib$(OTHER_LIBDIR:%=:%)' $(HK_LDFLAGS) -lm
 # Without a -j of the user's, the targets that build for themselves use every core.
 CORES = $(if $(findstring jobserver,$(MAKEFLAGS)),,-j$(shell nproc 2>/dev/null || echo 2))
 
@@ -74,7 +80,7 @@ else
 say =
 endif
 
-include mk/gpu.mk mk/man.mk mk/python.mk mk/tests.mk
+include mk/gpu.mk mk/man.mk mk/python.mk mk/nccl.mk mk/package.mk mk/tests.mk
 ALL_OBJ := $(sort $(LIB_OBJ) $(TOOL_OBJ) $(PERF_OBJ)) $(UNIT_SRC:%.c=$(BUILD)/%.o) \
            $(EXAMPLE_SRC:%.c=$(BUILD)/%.o) $(HELPER_SRC:%.c=$(BUILD)/%.o) $(ROCE_BIN:$(BUILD)/roce/%=$(BUILD)/tests/roce/%.o) $(SUPPORT_OBJ) $(FAULT_OBJ) $(BUILD)/tests/faults/fail.o $(FAKE_SRC:%.c=$(BUILD)/%.o) $(EMU_OBJ)
 
@@ -85,8 +91,9 @@ ALL_OBJ := $(sort $(LIB_OBJ) $(TOOL_OBJ) $(PERF_OBJ)) $(UNIT_SRC:%.c=$(BUILD)/%.
 
 all: lib perf tool examples man $(if $(wildcard /usr/include/check.h),tests) kernels-note ## library, programs, examples, tests (default)
 kernels-note:
+	@$(if $(NCCL_RECIPE)$(RECIPE_NVCC),mkdir -p $(BUILD) && printf '%s\n' 'RECIPE_NVCC := $(NVCC)' 'NVCC_GENCODE := $(NVCC_GENCODE)' > $(BUILD)/recipe.mk,rm -f $(BUILD)/recipe.mk)
 	@echo "GPU kernels: $(if $(NVCC),in the library: sm_$(subst $() ,$(comma) ,$(GPU_ARCHS)) and PTX of $(PTX_ARCHS) for others (by $(NVCC)),none$(if $(KERNELS_WHY),: $(KERNELS_WHY)))"
-lib: $(SO) $(LIBA) ## libnccl.so.2
+lib: $(SO) $(if $(SAN),,$(STATIC)) $(LIBA) ## libnccl.so.2, libnccl_static.a
 	@:
 perf: $(PERF_BIN) ## the *_perf binaries
 	@:
@@ -105,14 +112,14 @@ check-build: all python tests
 # Objects depend on the flags in force: a change of compiler or flags rebuilds, and so do headers that are installed after
 # the first build (src/topo/detect_hwloc.c).
 quoted = '$(subst ','\'',$1)'
-FLAGS_TEXT = $(shell $(CC) --version 2>/dev/null | head -n 1) $(CC) $(HK_CFLAGS) $(CFLAGS) $(TEST_CFLAGS) $(COLD_CFLAGS) $(HOT_CFLAGS) $(LDFLAGS)$(if $(NVCC), $(NVCC)) $(wildcard /usr/include/hwloc.h)
+FLAGS_TEXT = $(shell $(CC) --version 2>/dev/null | head -n 1) $(CC) $(filter-out -ffile-prefix-map=%,$(HK_CFLAGS)) $(CFLAGS) $(TEST_CFLAGS) $(COLD_CFLAGS) $(HOT_CFLAGS) $(LDFLAGS)$(if $(NVCC), $(NVCC)) $(wildcard /usr/include/hwloc.h)
 $(BUILD)/flags: FORCE
 	@mkdir -p $(@D); printf '%s\n' $(call quoted,$(FLAGS_TEXT)) | cmp -s - $@ || \
 	  printf '%s\n' $(call quoted,$(FLAGS_TEXT)) > $@
 
-# The list of the library's and the command's files: one that is gone relinks.
+# The list of the library's and the command's files, and where programs look for the library: what changes here relinks.
 $(BUILD)/files: FORCE
-	@mkdir -p $(@D); echo "$(LIB_SRC) $(TOOL_SRC)" | cmp -s - $@ || echo "$(LIB_SRC) $(TOOL_SRC)" > $@
+	@mkdir -p $(@D); echo "$(LIB_SRC) $(TOOL_SRC) $(OTHER_LIBDIR)" | cmp -s - $@ || echo "$(LIB_SRC) $(TOOL_SRC) $(OTHER_LIBDIR)" > $@
 
 # WERROR is not among the flags: an object that was made without a warning is the same with it, so that `make check` after `make demo`
 # compiles nothing twice. What the compiler says of a file stays in OBJECT.warnings; where warnings are errors, such an object is made again.
@@ -141,6 +148,12 @@ $(SO) $(PYTHON_SO): $(LIB_OBJ) $(BUILD)/files src/libnccl.map
 	$(call say,LINK,$@)$(CC) -shared -Wl,-soname,$(@F) $(LDFLAGS_$(basename $(@F))) -Wl,-z,nodelete -Wl,--version-script=src/libnccl.map -Wl,--as-needed \
 	  $(if $(SAN),,-Wl$(comma)-z$(comma)defs) -o $@ $(LIB_OBJ) $(HK_LDFLAGS) $(LDFLAGS) -lm
 	$(if $(filter $(SO),$@),@ln -sf libnccl.so.2 $(@D)/libnccl.so)
+
+# NCCL's name. One object, so that only the API's symbols are seen from outside.
+$(STATIC): $(LIB_OBJ) $(BUILD)/files
+	@mkdir -p $(@D); rm -f $@
+	$(call say,AR,$@)$(or $(LD),ld) -r -o $(BUILD)/nccl_static.o $(LIB_OBJ) && $(OBJCOPY) --localize-hidden --strip-debug $(BUILD)/nccl_static.o && \
+	  $(AR) rcsD $@ $(BUILD)/nccl_static.o && rm -f $(BUILD)/nccl_static.o
 
 $(LIBA): $(LIB_OBJ) $(BUILD)/files
 	@rm -f $@
@@ -200,7 +213,7 @@ bench-kernels: $(BUILD)/bench/kernels ## how fast one core copies and reduces
 	$<
 
 # Under sudo it installs what its user has built: root's environment may lack their compilers.
-INSTALL := PREFIX="$(PREFIX)" LIBDIR="$(LIBDIR)" DESTDIR="$(DESTDIR)" HK_BUILD=$(BUILD) scripts/install.sh
+INSTALL = PREFIX="$(PREFIX)" LIBDIR="$(LIBDIR)" INCLUDEDIR="$(INCLUDEDIR)" DESTDIR="$(DESTDIR)" HK_BUILD=$(BUILD) scripts/install.sh
 install: ## into PREFIX (/opt/hocket), below DESTDIR; says what it takes the place of
 	@$(INSTALL) may install
 	@[ -n "$(SUDO_USER)" ] || $(MAKE) $(CORES) --no-print-directory lib perf tool man
@@ -212,7 +225,7 @@ clean: ## remove build/
 	rm -rf build
 
 help: ## this list
-	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS=$$'\t' read -r target text; do \
+	@sed -n 's/^\([a-z.-]*\)[a-z. ]*:.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS=$$'\t' read -r target text; do \
 	  printf '  make %-17s %s\n' "$$target" "$$text"; done
 	@echo "  Options: CC=clang, SAN=address,undefined or SAN=thread, CFLAGS=..., NVCC=yes|no|/path/to/nvcc (GPU kernels), V=1 (show commands), PREFIX=, DESTDIR="
 

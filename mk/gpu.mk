@@ -6,12 +6,21 @@
 # the GPUs of this machine, if there are any and nvcc is found.  NVCC=yes (or a path) means for every architecture, NVCC=no none.
 # One file for all compilers and sanitizers.  PTX of the newest is for those to come, that of the oldest for all between.
 GPUS_HERE ?= $(wildcard /proc/driver/nvidia/gpus/*)
-NVCC_HERE := $(firstword $(shell command -v nvcc) $(wildcard $(addsuffix /bin/nvcc,$(CUDA_HOME) $(CUDA_PATH) /usr/local/cuda)))
+NVCC_HERE := $(firstword $(wildcard $(CUDA_HOME:%=%/bin/nvcc)) $(shell command -v nvcc) $(wildcard $(addsuffix /bin/nvcc,$(CUDA_PATH) /usr/local/cuda)))
 NVCC_HINT := it is in NVIDIA's CUDA toolkit, and in the Python package nvidia-cuda-nvcc; then NVCC=/path/to/nvcc
 CARD_ARCHS = $(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | tr -dc '0-9\n' | sort -nu)
 EVERY_ARCH := 75 80 86 89 90 100 103 120
+# What a recipe for NCCL says (mk/nccl.mk): it wants kernels, and NVCC_GENCODE has the architectures in nvcc's words. Some give these to
+# src.lib and not to the `make install` that follows: what the build was made with is in recipe.mk.
+NCCL_RECIPE := $(filter src.%,$(MAKECMDGOALS))$(NVCC_GENCODE)$(if $(filter command,$(origin CUDA_HOME)),$(CUDA_HOME))
+ifeq ($(origin NVCC)$(NCCL_RECIPE),undefined)
+-include $(BUILD)/recipe.mk
+endif
+ifneq ($(NVCC_GENCODE),)
+GPU_ARCHS := $(sort $(shell echo '$(NVCC_GENCODE)' | grep -o 'sm_[0-9]*' | tr -dc '0-9\n'))
+endif
 ifeq ($(origin NVCC),undefined)
-NVCC := $(if $(GPUS_HERE),$(NVCC_HERE))
+NVCC := $(or $(RECIPE_NVCC),$(if $(GPUS_HERE)$(NCCL_RECIPE),$(NVCC_HERE)))
 GPU_ARCHS ?= $(or $(if $(NVCC),$(CARD_ARCHS)),$(EVERY_ARCH))
 KERNELS_WHY := $(if $(GPUS_HERE),no nvcc is found: $(NVCC_HINT),no GPU is here (NVCC=yes builds them for all GPUs, in some minutes))
 else ifeq ($(NVCC),yes)
@@ -23,8 +32,8 @@ GPU_ARCHS ?= $(EVERY_ARCH)
 FATBIN := build/cuda/kernels.fatbin
 PTX_ARCHS := $(sort $(firstword $(GPU_ARCHS)) $(lastword $(GPU_ARCHS)))
 GPU_CXXFLAGS := -std=c++17 -O3 -fmad=false -maxrregcount=128
-GPU_FLAGS := $(GPU_CXXFLAGS) $(foreach a,$(GPU_ARCHS),-gencode arch=compute_$a,code=sm_$a) \
-             $(foreach a,$(PTX_ARCHS),-gencode arch=compute_$a,code=compute_$a)
+GPU_FLAGS := $(GPU_CXXFLAGS) $(or $(NVCC_GENCODE),$(foreach a,$(GPU_ARCHS),-gencode arch=compute_$a,code=sm_$a) \
+             $(foreach a,$(PTX_ARCHS),-gencode arch=compute_$a,code=compute_$a))
 ifneq ($(NVCC),)
 CFLAGS_image := -DHK_GPU_FATBIN='"$(FATBIN)"' -DHK_GPU_ARCHS='"$(GPU_ARCHS)"' \
                 -DHK_GPU_NVCC='"$(shell $(NVCC) --version | sed -n 's/.*release \([0-9.]*\),.*/\1/p')"'

@@ -2,6 +2,8 @@
 # The Python package and its wheels.
 .PHONY: python wheel check-clients
 
+STRIP ?= strip
+
 # The Python package, complete in a folder: PYTHONPATH=build/gcc/python. Its library has a name of its own, so that a process
 # can have NCCL's, too; its binaries have no debug information.
 PYTHON := $(BUILD)/python
@@ -21,7 +23,7 @@ $(PYTHON)/hocket/bin/hocket-perf: $(PERF_OBJ) $(PYTHON_SO) $(LIBA)
 
 $(PYTHON)/hocket/bin/hocket: $(BUILD)/bin/hocket
 	@mkdir -p $(@D)
-	@strip --strip-debug -o $@ $<
+	@$(STRIP) --strip-debug -o $@ $<
 $(PYTHON)/hocket/%: python/hocket/%
 	@mkdir -p $(@D)
 	@cp $< $@
@@ -36,12 +38,22 @@ $(PYTHON)/hocket/_generated.py: include/hocket.h Makefile
 
 # The kernels need nvcc: this machine's, or the package index's. Without it (WHEEL_NVCC=) the wheel is for CPUs alone.
 WHEEL_NVCC ?= $(or $(NVCC),$(NVCC_HERE),index)
-wheel: ## Python wheels in build/wheel: hocket-*.whl, and hocket_nccl_cu13-*.whl, which takes NCCL's place
-	@scripts/deps.sh build wheel
+# WHEEL_ARCH=aarch64 makes them for that machine with its cross compiler, for CPUs. hwloc's settings are taken from this machine: they are
+# the same on all of 64 bits.
+WHEEL_ARCH ?=
+WHEEL_TOOL := $(WHEEL_ARCH:%=%-linux-gnu-)
+ifneq ($(WHEEL_ARCH),)
+wheel: WHEEL_NVCC :=
+WHEEL_CROSS = CC=$(WHEEL_TOOL)gcc AR=$(WHEEL_TOOL)ar LD=$(WHEEL_TOOL)ld OBJCOPY=$(WHEEL_TOOL)objcopy STRIP=$(WHEEL_TOOL)strip \
+  CFLAGS="$(CFLAGS) -idirafter /usr/include/$(shell gcc -dumpmachine)"
+endif
+wheel: ## Python wheels in build/wheel: hocket-*.whl, and hocket_nccl_cu13-*.whl, which takes NCCL's place; WHEEL_ARCH=aarch64
+	@CC=$(if $(WHEEL_ARCH),$(WHEEL_TOOL)gcc,$(CC)) scripts/deps.sh build wheel
 	@nvcc="$(WHEEL_NVCC)"; if [ "$$nvcc" = index ]; then nvcc=$$(scripts/get_nvcc.sh); fi; \
 	[ -n "$$nvcc" ] || echo "without nvcc the wheel is for CPUs alone"; \
-	build=$${nvcc:+build/gpu-wheel}; build=$${build:-$(BUILD)}; \
-	$(MAKE) $(CORES) --no-print-directory NVCC="$${nvcc:-no}" BUILD="$$build" lib python && HK_BUILD="$$build" scripts/wheel.sh
+	build=$${nvcc:+build/gpu-wheel}; build=$${build:-$(if $(WHEEL_ARCH),build/$(WHEEL_TOOL)gcc,$(BUILD))}; \
+	$(MAKE) $(CORES) --no-print-directory NVCC="$${nvcc:-no}" BUILD="$$build" $(WHEEL_CROSS) lib python && \
+	HK_BUILD="$$build" STRIP=$(WHEEL_TOOL)strip $(WHEEL_ARCH:%=HOCKET_PLATFORM=linux_%) scripts/wheel.sh
 
 check-clients: ## accelerate, transformers' Trainer and Lightning with HOCKET_TORCH_AS_GLOO=1, torchft; after make check-torch
 	@scripts/deps.sh check

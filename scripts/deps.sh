@@ -1,12 +1,13 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# deps.sh SET...: installs with apt what is missing of the sets `build`, `check`, `bench`, `roce`, `slurm`; says what and why, says nothing
-# when all is there.  Things are looked for by what they give (a command, a header), so that other systems work too.
+# deps.sh SET...: installs with apt what is missing of the sets `build`, `check`, `bench`, `roce`, `slurm`, `deb`, `site`, `wheel`; says what and why,
+# says nothing when all is there.  Things are looked for by what they give (a command, a header), so that other systems work too.
 # shellcheck disable=SC2317 # the sets are called by name
 set -u
 want_build() {
-  need gcc "cmd:${CC:-gcc}" "the compiler"
+  need "$(package_of "${CC:-gcc}")" "cmd:${CC:-gcc}" "the compiler"
   need libc6-dev "file:/usr/include/stdio.h" "the C library's headers"
+  case ${CC:-gcc} in aarch64-linux-gnu-gcc) need libc6-dev-arm64-cross "file:/usr/aarch64-linux-gnu/include/stdio.h" "the C library of aarch64" ;; esac
   need make "cmd:make" "runs the Makefile"
   wish libhwloc-dev "file:/usr/include/hwloc.h" "CPUs and PCI devices of unusual machines"
   wish libexpat1 "so:libexpat.so.1" "reads NCCL's topology and graph XML"
@@ -42,6 +43,7 @@ want_check() {
   wish openmpi-bin "cmd:mpirun.openmpi" "a launcher of ranks"
   wish libopenmpi-dev "file:/usr/lib/$(uname -m)-linux-gnu/openmpi/include/mpi.h" "an example links MPI"
   wish mpich "cmd:mpirun.mpich" "a launcher of ranks"
+  wish abigail-tools "cmd:abidiff" "compares the library's ABI with the newest release"
   wish shellcheck "cmd:shellcheck" "checks the shell scripts"
   want_roce
 }
@@ -74,11 +76,28 @@ want_wheel() {
   need python3 "cmd:python3" "builds the wheel"
   need python3-venv "py:ensurepip" "the tools that build the wheel stay in an environment of their own"
 }
+want_deb() {
+  need build-essential "file:/usr/share/build-essential" "builds Debian packages"
+  need debhelper "cmd:dh" "builds Debian packages"
+  need dh-python "cmd:dh_python3" "packs the Python module"
+  need libhwloc-dev "file:/usr/include/hwloc.h" "CPUs and PCI devices of unusual machines"
+  need python3 "cmd:python3" "packs the Python module"
+}
+want_site() {
+  need python3 "cmd:python3" "Sphinx makes the site"
+  need python3-venv "py:ensurepip" "Sphinx stays in an environment of its own"
+  need doxygen "cmd:doxygen" "reads the headers"
+  need mandoc "cmd:mandoc" "reads the manual pages"
+  wish chromium "cmd:chromium" "make check-site looks at the pages"
+}
 want_plot() { need gnuplot-nox "cmd:gnuplot" "draws the plots"; }
 
 # The package that gives a compiler of C the language of C++: gcc-13 takes the parts of g++-13.
 cxx_of() { # compiler
   case $1 in gcc*) echo "g++${1#gcc}" ;; *) echo g++ ;; esac
+}
+package_of() { # compiler: aarch64-linux-gnu-gcc is in gcc-aarch64-linux-gnu
+  case $1 in *-linux-gnu-gcc) echo "gcc-${1%-gcc}" ;; *) echo gcc ;; esac
 }
 have() {
   case $1 in

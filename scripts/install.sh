@@ -1,11 +1,12 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# install.sh may | install PROGRAMS PAGES | uninstall: what `make install` and `make uninstall` do, in PREFIX and LIBDIR
+# install.sh may | install PROGRAMS PAGES | uninstall: what `make install` and `make uninstall` do, in PREFIX, LIBDIR and INCLUDEDIR
 # below DESTDIR.  share/doc/hocket/manifest lists every file, link and folder that was written, with check sums: uninstall removes
 # these and nothing else.
 set -eu
 umask 022
 PATH=$PATH:/usr/sbin:/sbin # ldconfig is there
+INCLUDEDIR=${INCLUDEDIR:-$PREFIX/include}
 root=$DESTDIR$PREFIX lib=$DESTDIR$LIBDIR
 manifest=$root/share/doc/hocket/manifest
 
@@ -38,40 +39,32 @@ link() { # target path
   note "link:$1" "$2"
 }
 version() { sed -n "s/^#define $1_\(MAJOR\|MINOR\|PATCH\) //p" "$2" | paste -sd .; }
-pkg_config() { # name version
-  cat >"$manifest.pc" <<END
-prefix=$PREFIX
-includedir=\${prefix}/include
-libdir=$LIBDIR
-
-Name: $1
-Description: Hocket: collective communication with NCCL's API, on GPUs and CPUs
-Version: $2
-Cflags: -I\${includedir}
-Libs: -L\${libdir} -lnccl
-END
-  put 644 "$manifest.pc" "$LIBDIR/pkgconfig/$1.pc"
-  rm "$manifest.pc"
+filled() { # template path: @NAME@ becomes what this installation has
+  sed "s|@PREFIX@|$PREFIX|g; s|@LIBDIR@|$LIBDIR|g; s|@INCLUDEDIR@|$INCLUDEDIR|g; s|@NCCL@|$nccl|g; s|@HOCKET@|$hocket|g
+       s|@TO_INCLUDE@|$(realpath -ms --relative-to="$LIBDIR/cmake/hocket" "$INCLUDEDIR")|g" "$1" >"$manifest.filled"
+  put 644 "$manifest.filled" "$2"
+  rm "$manifest.filled"
 }
 
 write() { # programs pages
-  local file nccl
-  nccl=$(version NCCL include/nccl.h)
+  local file nccl hocket
+  nccl=$(version NCCL include/nccl.h) hocket=$(version HOCKET include/hocket.h)
   made=()
   mkdir -p "$DESTDIR/"
   folder "$PREFIX/share/doc/hocket"
   : >"$manifest.new"
-  for file in include/*.h; do put 644 "$file" "$PREFIX/$file"; done
+  for file in include/*.h; do put 644 "$file" "$INCLUDEDIR/${file#include/}"; done
   put 755 "$HK_BUILD/lib/libnccl.so.2" "$LIBDIR/libnccl.so.$nccl"
   link "libnccl.so.$nccl" "$LIBDIR/libnccl.so.2"
   link libnccl.so.2 "$LIBDIR/libnccl.so"
+  put 644 "$HK_BUILD/lib/libnccl_static.a" "$LIBDIR/libnccl_static.a"
   for file in LICENSE NOTICE; do put 644 $file "$PREFIX/share/doc/hocket/$file"; done
   for file in $1; do
     if [ -L "$file" ]; then link "$(readlink "$file")" "$PREFIX/bin/$(basename "$file")"; else put 755 "$file" "$PREFIX/bin/$(basename "$file")"; fi
   done
   for file in $2; do put 644 "$file" "$PREFIX/share/man/man${file##*.}/$(basename "$file")"; done
-  pkg_config nccl "$nccl"
-  pkg_config hocket "$(version HOCKET include/hocket.h)"
+  for file in nccl hocket; do filled "packaging/pkgconfig/$file.pc" "$LIBDIR/pkgconfig/$file.pc"; done
+  for file in packaging/cmake/*; do filled "$file" "$LIBDIR/cmake/hocket/$(basename "$file")"; done
   for file in "${made[@]}"; do note folder "$file"; done
   mv "$manifest.new" "$manifest"
 }
@@ -133,7 +126,7 @@ case $1 in
   may) may "$2" ;;
   install)
     # shellcheck disable=SC2086 # lists of files
-    for file in "$HK_BUILD/lib/libnccl.so.2" $2 $3; do
+    for file in "$HK_BUILD/lib/libnccl.so.2" "$HK_BUILD/lib/libnccl_static.a" $2 $3; do
       [ -e "$file" ] || die "$file is not built: run \`make lib perf tool man\` first, without sudo"
     done
     before=$(nccl_of_ld_so | head -n 1) pc_before=$(nccl_of_pkg_config)
@@ -143,6 +136,7 @@ case $1 in
     fi
     write "${@:2}"
     renew
+    [ -z "${QUIET:-}" ] || exit 0
     if [ -n "$DESTDIR" ]; then echo "installed in $root"; else
       echo "installed in $PREFIX; \`make uninstall PREFIX=$PREFIX\` removes it"
       explain "$before" "$pc_before"

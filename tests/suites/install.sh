@@ -75,16 +75,7 @@ sed -n 's/^  //p' "$tmp/said" | sed "s/program/client/g" >"$tmp/lines"
 [ "$(wc -l <"$tmp/lines")" = 3 ] || complain "install does not say how its library is used: $(cat "$tmp/said")"
 said=$(cd "$tmp" && rm client && { sed -n 1,2p lines; echo "[ -n \"\$(command -v hocket)\" ] && ./client"; sed -n 3p lines; } | bash -e 2>&1)
 [ "$said" = $'0 23203\n0 23203' ] || complain "what install prints does not work: $said; $(cat "$tmp/said")"
-if command -v cmake >/dev/null; then # by README's line
-  mkdir "$tmp/cmake" && cp "$tmp/client.c" "$tmp/cmake/"
-  printf '%s\n' 'cmake_minimum_required(VERSION 3.16)' 'project(client C)' 'find_package(PkgConfig REQUIRED)' \
-    "$(grep -o 'pkg_check_modules([^`]*)' README.md)" 'add_executable(client client.c)' 'target_link_libraries(client PkgConfig::NCCL)' \
-    >"$tmp/cmake/CMakeLists.txt"
-  (cd "$tmp/cmake" && PKG_CONFIG_PATH=$tmp/place/lib/pkgconfig cmake . && cmake --build .) >"$tmp/said" 2>&1 && [ "$("$tmp/cmake/client")" = "0 23203" ] ||
-    complain "README's line for CMake: $(cat "$tmp/said")"
-else
-  echo "SKIP: README's line for CMake: it is not installed"
-fi
+PKG_CONFIG_PATH=$tmp/place/lib/pkgconfig cmake_finds=$tmp/place tests/packages/cmake.sh || complain "CMake does not find it"
 $HK_MAKE --no-print-directory BUILD="$tmp/nothing" SUDO_USER=somebody install PREFIX="$tmp/place" >"$tmp/said" 2>&1 && complain "it installs what is not built"
 grep -q 'is not built: run' "$tmp/said" && [ -e "$tmp/place/bin/hocket" ] || complain "what is not built: $(cat "$tmp/said")"
 mkdir -p "$tmp/nvidia/lib" && echo "NVIDIA's" >"$tmp/nvidia/lib/libnccl.so.2"

@@ -1,0 +1,17 @@
+# SPDX-License-Identifier: Apache-2.0
+# Hocket's own version, as hocket.h has it. Before 1.0 a minor version may break what an older one promised.
+set(PACKAGE_VERSION "@HOCKET@")
+string(REGEX MATCH "^[0-9]+\\.[0-9]+" _hocket_series "${PACKAGE_VERSION}")
+if(PACKAGE_FIND_VERSION VERSION_GREATER PACKAGE_VERSION)
+  set(PACKAGE_VERSION_COMPATIBLE FALSE)
+else()
+  string(REGEX MATCH "^[0-9]+(\\.[0-9]+)?" _hocket_wanted "${PACKAGE_FIND_VERSION}")
+  if(_hocket_wanted STREQUAL "" OR _hocket_wanted STREQUAL _hocket_series OR _hocket_series MATCHES "^${_hocket_wanted}\\.")
+    set(PACKAGE_VERSION_COMPATIBLE TRUE)
+  endif()
+  if(PACKAGE_FIND_VERSION VERSION_EQUAL PACKAGE_VERSION)
+    set(PACKAGE_VERSION_EXACT TRUE)
+  endif()
+endif()
+unset(_hocket_series)
+unset(_hocket_wanted)
