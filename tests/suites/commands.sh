@@ -39,7 +39,7 @@ unless :: ^python3 -m venv v|^pip install numpy :: [ -e "$HOME/index" ] :: the p
 unless :: ^make wheel WHEEL_NVCC= :: [ -e "$HOME/index" ] :: the package index is not reached
 unless :: (^| )python (first|-m hocket\.run .*)\b :: [ -e "$HOME/numpy" ] :: there is no NumPy
 # What is not on such a machine.
-skip :: ^docker run :: no container engine
+skip :: ^docker (run|build) :: no container engine
 skip :: ^#!/bin/bash\n#SBATCH :: no Slurm with GPUs and PyTorch
 skip :: /usr/local/cuda/include|\./graph_ranks|\./one_process|NCCL_COMM_ID=127|^nvcc :: no GPU
 # Named in words: these need an argument, or are whole test runs.
@@ -48,6 +48,8 @@ elsewhere :: ^make (bench|check\S*|gpu-\S+)\b|^bench/run.sh --quick :: their own
 elsewhere :: ^make wheel$|^pip uninstall :: suite wheel
 elsewhere :: ^torchrun --standalone|train\.py :: suite torch
 elsewhere :: ^make (install|uninstall)$ :: suite install
+elsewhere :: ^make deb\b|^sudo apt-get install|^make (-j )?src\.|^make dist$|^make wheel WHEEL_ARCH|^pip install \.$ :: make check-packages
+elsewhere :: ^make site$ :: make check-site
 elsewhere :: ^make deps$ :: make check
 elsewhere :: ^srun --overlap$|^python -m hocket(\.run)?( -n 3)?$ :: other commands of the page
 RULES
@@ -112,4 +114,4 @@ fi
 cd "$tmp/hocket" || exit 1
 "${user[@]}" env -i HOME="$tmp/home" USER=nobody LANG=C.UTF-8 PATH="$tmp/bin:/usr/local/bin:/usr/bin:/bin" "${network[@]}" "${offline[@]}" HK_DEMO_LARGEST=64K HOCKET_DEVICE=host \
   HK_INSTALLED="$tmp/python:$tmp/hocket/build/gcc/bin" /usr/bin/python3 -B tests/python/pages.py --rules "$tmp/rules" "$tmp/hocket" \
-  README.md docs/perf.md docs/deploy.md docs/python.md docs/torch.md examples/*.[cp]* examples/*/*.c*
+  README.md docs/first-hour.md docs/packages.md docs/perf.md docs/deploy.md docs/python.md docs/torch.md examples/*.[cp]* examples/*/*.c*

@@ -1,6 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# docs/parameters.md says what src/base/params.def says, and links between the pages lead somewhere.
+# docs/parameters.md says what src/base/params.def says, links between the pages lead somewhere, and make's targets and the version are those
+# of the sources.
 set -u
 bad=0
 if ! "$HK_BUILD/params-doc" markdown | diff -u docs/parameters.md - >&2; then
@@ -22,5 +23,18 @@ while IFS=: read -r page file; do
   files=$((files + 1))
   git ls-files | grep -qE "(^|/)${file//./\\.}$" || { echo "$page names $file, which is not there"; bad=1; }
 done < <(grep -oE '`[a-zA-Z0-9_/]+\.(c|h|cu|def)`' CONTRIBUTING.md docs/*.md | tr -d '`' | grep -vE 'NAME|src/graph/' | sort -u)
+# Make's targets: those that pages name are there, and those that `make help` lists are on a page.
+targets=$(sed -n 's/^\([a-z.-]*\)[a-z. ]*:.*## .*/\1/p' Makefile mk/*.mk)
+known=$(sed -n 's/^\([a-z.][a-z. -]*\):\( .*\|$\)/\1/p' Makefile mk/*.mk | tr ' ' '\n')
+while IFS=: read -r page target; do
+  grep -qxF -- "$target" <<<"$known" || { echo "$page names \`make $target\`, which is not there"; bad=1; }
+done < <(grep -oE '(`|^    |&& )make [a-z.-]+($|[^a-z./-])' README.md SECURITY.md CONTRIBUTING.md docs/*.md | sed -E 's/:.*make ([a-z.-]*).*/:\1/' | grep -vE ':-' | sort -u)
+for target in $targets; do
+  [ "$target" = all ] || grep -qE "(make |\`)(-j )?([A-Z_]+=\S* )*$target\b" README.md CONTRIBUTING.md docs/*.md docs/results/*.md || { echo "no page names \`make $target\`"; bad=1; }
+done
+# The version, which is in include/hocket.h.
+version=$(scripts/dist.sh --version)
+grep -q "Version $version" README.md || { echo "README.md does not say Version $version"; bad=1; }
+[ -n "$(scripts/dist.sh --changes)" ] || { echo "CHANGELOG.md has no section $version"; bad=1; }
 [ $bad = 0 ] && echo "parameters are up to date, $links links lead somewhere, $files source files are named"
 exit $bad
