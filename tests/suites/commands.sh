@@ -43,7 +43,7 @@ skip :: ^docker (run|build) :: no container engine
 skip :: ^#!/bin/bash\n#SBATCH :: no Slurm with GPUs and PyTorch
 skip :: /usr/local/cuda/include|\./graph_ranks|\./one_process|NCCL_COMM_ID=127|^nvcc :: no GPU
 # Named in words: these need an argument, or are whole test runs.
-elsewhere :: ^hocket (doctor peer|doctor --listen|plan( -f FILE)?|sim)$ :: the suites of the command
+elsewhere :: ^hocket (watch|doctor peer( --peer a)?|doctor --listen|plan( -f FILE)?|sim)$ :: the suites of the command
 elsewhere :: ^make (bench|check\S*|gpu-\S+)\b|^bench/run.sh --quick :: their own targets
 elsewhere :: ^make wheel$|^pip uninstall :: suite wheel
 elsewhere :: ^torchrun --standalone|train\.py :: suite torch
