@@ -27,7 +27,7 @@ fi
 # What PyTorch looks for to load the backend, as in Hocket's wheel.
 mkdir -p "$tmp/installed/hocket-0.dist-info"
 printf 'Metadata-Version: 2.1\nName: hocket\nVersion: 0\n' >"$tmp/installed/hocket-0.dist-info/METADATA"
-{ echo '[torch.backends]'; sed -n '/"torch.backends"/,/^$/s/ = "\(.*\)"/ = \1/p' python/pyproject.toml; } \
+{ echo '[torch.backends]'; sed -n '/"torch.backends"/,/^$/s/ = "\(.*\)"/ = \1/p' pyproject.toml; } \
   >"$tmp/installed/hocket-0.dist-info/entry_points.txt"
 export PYTHONPATH=$PWD/$HK_BUILD/python:$tmp/installed
 

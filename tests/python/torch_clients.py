@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Training by libraries that know Gloo alone on CPUs. They are used as their manuals say, with no word about a backend.
 
-torch_clients.py accelerate|trainer|lightning: each rank trains; rank 0 prints the group's type, the last loss and the time of
-a step, the median in milliseconds.
+torch_clients.py accelerate|trainer|lightning: each rank trains; rank 0 prints the group's type, the last loss and the
+time of a step, the median in milliseconds.
 """
 import os
 import statistics
@@ -48,7 +48,8 @@ def by_trainer():
     import transformers
     torch.manual_seed(1)
     net = transformers.GPT2LMHeadModel(transformers.GPT2Config(
-        vocab_size=256, n_positions=32, n_embd=64, n_layer=2, n_head=2, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0))
+        vocab_size=256, n_positions=32, n_embd=64, n_layer=2, n_head=2, resid_pdrop=0.0, embd_pdrop=0.0,
+        attn_pdrop=0.0))
     torch.manual_seed(2)
     tokens = torch.randint(256, (STEPS * BATCH * int(os.environ["WORLD_SIZE"]), 32))
     times, losses = [time.perf_counter()], []
@@ -89,8 +90,9 @@ def by_lightning():
             return torch.optim.SGD(self.parameters(), lr=0.01)
 
     with tempfile.TemporaryDirectory() as folder:
-        trainer = lightning.Trainer(accelerator="cpu", devices=int(os.environ["WORLD_SIZE"]), strategy="ddp", max_epochs=1,
-                                    logger=False, enable_checkpointing=False, enable_progress_bar=False,
+        ranks = int(os.environ["WORLD_SIZE"])
+        trainer = lightning.Trainer(accelerator="cpu", devices=ranks, strategy="ddp", max_epochs=1, logger=False,
+                                    enable_checkpointing=False, enable_progress_bar=False,
                                     enable_model_summary=False, default_root_dir=folder)
         trainer.fit(Module(), torch.utils.data.DataLoader(data(), batch_size=BATCH))
     loss = losses[-1].detach()

@@ -106,8 +106,8 @@ def main():
                 bad += 1
                 print(f"{case}, {'destroyed' if destroys else 'not destroyed'}: codes {both}\n{said[:2000]}")
     shutil.rmtree(home)
-    print(f"{len(cases)} ways to end, with destroy_process_group() and without, {2 * len(cases)} processes at a time: {bad} "
-          f"bad, {time.monotonic() - begin:.0f} s")
+    print(f"{len(cases)} ways to end, with destroy_process_group() and without, {2 * len(cases)} processes at a time: "
+          f"{bad} bad, {time.monotonic() - begin:.0f} s")
     return bool(bad)
 
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""torchft's Manager and lighthouse over groups of hocket.torch.create_group(): a rank is killed, and the others train on.
-Each replica is a process of one rank.
+"""torchft's Manager and lighthouse over groups of hocket.torch.create_group(): a rank is killed, and the others train
+on. Each replica is a process of one rank.
 """
 import datetime
 import logging
@@ -85,8 +85,8 @@ def main():
     assert all(out[3:5] == ["3", "2"] for out in outs), f"nobody trained on with two: {outs}"
     later = [float(ms) for out in outs for ms in out[7:]]
     assert later and min(later) < 1000 * LIMIT, later
-    print(f"{REPLICAS} replicas, one is killed at step {DIES}, {REPLICAS - 1} train to {STEPS}; configure() after the first "
-          f"takes {min(later):.1f} to {max(later):.1f} ms")
+    print(f"{REPLICAS} replicas, one is killed at step {DIES}, {REPLICAS - 1} train to {STEPS}; configure() after the "
+          f"first takes {min(later):.1f} to {max(later):.1f} ms")
     lighthouse.shutdown()
     sys.stdout.flush()
     os._exit(0)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Groups whose members change: enable_reconfigure of PyTorch 2.15, with the contract of its test_c10d_fault_tolerance.py.
+"""Groups whose members change: enable_reconfigure of PyTorch 2.15, with the contract of its
+test_c10d_fault_tolerance.py.
 
 python -m hocket.run -n 3 tests/python/torch_reconfigure.py
 """

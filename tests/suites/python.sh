@@ -33,7 +33,7 @@ grep -q '^ *4096  *[0-9]' "$tmp/out" || complain "hocket.bench shows no result: 
 try "the command hocket" $python -m hocket --version
 # Every program has an entry point, and the headers' structures are those of the package.
 for binary in "$HK_BUILD"/bin/*_perf "$HK_BUILD/python/hocket/bin/hocket"; do
-  grep -q "^$(basename "$binary") = " python/pyproject.toml || complain "python/pyproject.toml has no entry point $(basename "$binary")"
+  grep -q "^$(basename "$binary") = " pyproject.toml || complain "pyproject.toml has no entry point $(basename "$binary")"
 done
 cat >"$tmp/sizes.c" <<'C'
 #include <hocket.h>

@@ -31,8 +31,8 @@ def _create(options: Any, _: Any) -> Any:
 def create_group(store: Any, rank: int, size: int, timeout: datetime.timedelta | float = 1800.0,
                  name: str = "hocket") -> dist.ProcessGroup:
     """A group that torch.distributed's state does not have, for programs that make groups by themselves, as torchft
-    does. All members call it, with a store (or a prefix of one) that no other group has used. shutdown() or abort() ends
-    it."""
+    does. All members call it, with a store (or a prefix of one) that no other group has used. shutdown() or abort()
+    ends it."""
     from ._group import create
     seconds = timeout.total_seconds() if isinstance(timeout, datetime.timedelta) else float(timeout)
     return create(store, rank, size, seconds, name, None)  # type: ignore[no-any-return]
