@@ -119,9 +119,8 @@ ncclResult_t hocketCommSetBatchInvariant(ncclComm_t comm, int on);
  * any number of ranks; sums are made in float32. Let A be the largest finite magnitude of a rank's values at most 31
  * places away from an element. Then the error of the sum's element is at most 1/62 of the sum of A over all ranks,
  * plus the rounding of an ordinary sum, plus 1.2e-38 (float16: 6e-8) for each rank and 1; for ncclAvg, that divided by
- * the number of ranks. Infinities and NaN stay in their places, and do not
- * change the scale of other values. A result within 1% of the type's largest value may become infinite. All ranks get
- * the same bits.
+ * the number of ranks. Infinities and NaN stay in their places, and do not change the scale of other values. A result
+ * within 1% of the type's largest value may become infinite. All ranks get the same bits.
  *
  * ncclInvalidArgument: the type is not float32, bfloat16 or float16, or the operator is not ncclSum or ncclAvg.
  * ncclInvalidUsage: the communicator is on a GPU, or batch-invariant.

@@ -112,11 +112,10 @@ static hk_status gather_receive(const gather_rows *g, hk_overlay_link *from, uin
   for (size_t i = 0; at && bytes == g->bytes && i < g->count; i++)
     at = rows_unpack(at, end, gather_row(g, i), i ? gather_row(g, i - 1) : NULL, g->bytes);
   if (bytes != g->bytes || at != end)
-    rc =
-        HK_FAIL(HK_ERR_REMOTE,
-                "rank %d gathers %llu bytes a rank and this rank gathers %zu (%zu bytes for %zu ranks): all ranks must "
-                "load the same library",
-                from->rank, (unsigned long long)bytes, g->bytes, (size_t)m->frame.bytes, g->count);
+    rc = HK_FAIL(HK_ERR_REMOTE,
+                 "rank %d sent facts of %llu bytes a rank, %zu in all, and here they have %zu for each of %zu ranks: "
+                 "all ranks must load the same library",
+                 from->rank, (unsigned long long)bytes, (size_t)m->frame.bytes, g->bytes, g->count);
   free(m);
   return rc;
 }

@@ -48,8 +48,8 @@ typedef struct hk_machine {
   double far_sync_us;    /* the same between hosts, for messages longer than far_lines bytes */
   /* bytes that the decision's protocol carries in lines between hosts; hk_machine_as sets it */
   size_t far_lines;
-  double
-      wire; /* bytes on a link inside the host for a byte of the message; hk_machine_as and _quantise set it, else 1 */
+  /* bytes on a link inside the host for a byte of the message; hk_machine_as and hk_machine_quantise set it, else 1 */
+  double wire;
   double channel_us;       /* one channel more */
   double channel_us_per_b; /* GPUs: one byte on one lane of one channel (one thread block) */
   /* channels among which the message is divided, in the decision that is priced; hk_machine_as sets it, else 1 */

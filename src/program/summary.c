@@ -126,8 +126,9 @@ hk_traits hk_traits_of(const hk_program *p) {
 
 /* ---- the programs of all ranks ---- */
 
-/* Blocks of which the program rounds and sends the whole sum in a wave, as hk_summary.quantises describes it; -1: it
- * sends or keeps a sum that is not whole, or keeps a whole one without sending it, so that others get other bits. */
+/* How many blocks' whole sums the program rounds and sends in a wave (hk_summary.quantises). -1: its links may carry no
+ * quantised values, because it sends or keeps a sum that is not whole, or keeps a whole sum and does not send it. Then
+ * other ranks would get other bits. */
 static int64_t summary_rounded(const hk_program *p) {
   hk_scan s = {.end = p->ninstrs};
   int64_t rounded = 0;

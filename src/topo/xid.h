@@ -3,7 +3,6 @@
 #pragma once
 #include <stdbool.h>
 #include <stdint.h>
-#include "../base/status.h"
 
 typedef struct hk_xid {
   char bus[24];   /* "0000:3b:00", as the driver writes it */

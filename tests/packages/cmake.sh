@@ -8,20 +8,10 @@ set -u
 command -v cmake >/dev/null || { echo "SKIP: cmake is not installed"; exit 0; }
 version=$(sed -n 's/^#define HOCKET_\(MAJOR\|MINOR\|PATCH\) //p' include/hocket.h | paste -sd .)
 include=$(pkg-config --variable=includedir nccl) library=$(pkg-config --variable=libdir nccl)
-cat >"$tmp/client.c" <<'END'
-#include <nccl.h>
-#include <stdio.h>
-int main(void) {
-  int version = 0;
-  ncclResult_t result = ncclGetVersion(&version);
-  printf("%d %d\n", result, version);
-  return 0;
-}
-END
 project() { # name options; the project's own lines on stdin
   local folder=$tmp/$1
   shift
-  mkdir -p "$folder/modules" && cp "$tmp/client.c" "$folder/"
+  mkdir -p "$folder/modules" && cp tests/packages/client.c "$folder/"
   cp "$tmp/FindNCCL.cmake" "$folder/modules/"
   { printf '%s\n' 'cmake_minimum_required(VERSION 3.16)' 'project(client C)' 'list(APPEND CMAKE_MODULE_PATH ${CMAKE_SOURCE_DIR}/modules)'; cat; } >"$folder/CMakeLists.txt"
   gives 0 cmake -S "$folder" -B "$folder/build" "$@"

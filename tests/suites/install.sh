@@ -36,16 +36,7 @@ fi
 # A client, built with nothing but what pkg-config says.  It runs once the API is there.
 command -v pkg-config >/dev/null || { echo "SKIP: pkg-config is not installed"; exit $bad; }
 export PKG_CONFIG_LIBDIR=$root/lib/pkgconfig PKG_CONFIG_SYSROOT_DIR=$tmp
-cat >"$tmp/client.c" <<'END'
-#include <nccl.h>
-#include <stdio.h>
-int main(void) {
-  int version = 0;
-  ncclResult_t result = ncclGetVersion(&version);
-  printf("%d %d\n", result, version);
-  return 0;
-}
-END
+cp tests/packages/client.c "$tmp/"
 ours=$("$root/bin/hocket" --version) # hocket 0.1.0 (NCCL 2.32.3)
 [[ $ours =~ ^hocket\ ([0-9.]+)\ \(NCCL\ ([0-9.]+)\)$ ]] || complain "hocket --version says '$ours'"
 [ "$(pkg-config --modversion hocket)" = "${BASH_REMATCH[1]}" ] || complain "pkg-config's version of hocket is not that of '$ours'"

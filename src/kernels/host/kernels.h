@@ -16,10 +16,12 @@ typedef struct hk_kernels {
   hk_reduce_fn reduce[HK_DTYPE_COUNT][HK_KERNEL_OPS];
   /* One source, any destinations, bytes as they are. */
   void (*copy)(void *const *dst, unsigned ndst, const void *src, size_t bytes, unsigned flags);
-  /* fp32 from n elements of a type of quantised values, times a factor, and back. `adds`: adds to what is there. */
+  /* widen: n elements of a type that has a quantised form become fp32, times a factor; narrow: the reverse. With `adds`
+   * the result is added to the destination's values. */
   void (*widen)(hk_dtype type, float *to, const void *from, size_t n, float factor, bool adds);
   void (*narrow)(hk_dtype type, void *to, const float *from, size_t n);
-  /* n values of fp32 in quantised form (program/quantised.h), with scales' bytes from `least` on, and back. */
+  /* quantise: n values of fp32 get their quantised form (program/quantised.h); no scale's byte is below `least`.
+   * restore: the reverse. */
   void (*quantise)(int8_t *values, uint8_t *scales, const float *x, size_t n, uint32_t least);
   void (*restore)(float *to, const int8_t *values, const uint8_t *scales, size_t n, bool adds);
 } hk_kernels;

@@ -1,36 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* `hocket metrics`: what this host's ranks count, for Prometheus. */
 #include "metrics.h"
-#include <errno.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 typedef struct options {
   const char *listen, *textfile;
 } options;
-
-/* A reader sees the old file or the new one, never a part. */
-static int metrics_replace(const char *path) {
-  const size_t room = strlen(path) + 32;
-  char *part = malloc(room);
-  if (!part) return hk_tool_wrong("out of memory");
-  snprintf(part, room, "%s.%d.part", path, (int)getpid());
-  int code = hk_tool_output(part, hk_metrics_write, NULL);
-  if (code == HK_EXIT_OK && (chmod(part, 0644) || rename(part, path)))
-    code = hk_tool_wrong("%s cannot be written: %s", path, strerror(errno));
-  if (code != HK_EXIT_OK) (void)unlink(part);
-  free(part);
-  return code;
-}
 
 static int metrics_run(void *into, int nargs, char **args) {
   const options *o = into;
   (void)nargs, (void)args;
   if (o->listen && o->textfile) return hk_tool_wrong("--listen and --textfile are two ways: choose one");
   if (o->listen) return hk_metrics_serve(o->listen);
-  return o->textfile ? metrics_replace(o->textfile) : hk_tool_output(NULL, hk_metrics_write, NULL);
+  (void)umask(022); /* node_exporter, which reads the file, is another user */
+  return hk_tool_output(o->textfile, hk_metrics_write, NULL);
 }
 
 static const hk_tool_option rows[] = {
