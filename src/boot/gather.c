@@ -21,66 +21,80 @@ hk_status hk_overlay_open_all(hk_bootstrap *b, bool doubling) {
 }
 
 /* ---- rows ----
- * Most facts of neighbours are equal. So a message has for each 8 words of a row one byte, with a bit for each word
- * that differs from the row before it, and then those words. The first row differs from zeros. What a row has beyond
- * its last whole word is sent as it is. */
+ * Most facts of neighbours are equal, so a message has of each row only the words that differ from the row before it.
+ * The first row differs from zeros. A stretch of 64 words is a byte with a bit for each group of 8 words that differs;
+ * such a group is a byte with a bit for each word that differs, and then these words. What a row has beyond its last
+ * whole word is sent as it is. */
 
-enum { ROWS_WORD = sizeof(uint64_t), ROWS_GROUP = 8 };
+enum { ROWS_WORD = sizeof(uint64_t), ROWS_GROUP = 8 * ROWS_WORD, ROWS_STRETCH = 8 * ROWS_GROUP };
+static const uint8_t rows_zeros[ROWS_STRETCH];
 
-static uint64_t rows_word(const uint8_t *row, size_t w) {
-  uint64_t word = 0;
-  if (row) memcpy(&word, row + w * ROWS_WORD, sizeof word);
-  return word;
-}
+/* The most that a row takes in a message, and a word that rows_pack_group may write behind it. */
+static size_t rows_most(size_t bytes) { return bytes + bytes / ROWS_GROUP + bytes / ROWS_STRETCH + 2 + ROWS_WORD; }
 
-/* The most that a row takes in a message. */
-static size_t rows_most(size_t bytes) { return bytes + bytes / (ROWS_WORD * ROWS_GROUP) + 1; }
+/* The bytes from `at` on, at most `most`. */
+static size_t rows_part(size_t bytes, size_t at, size_t most) { return bytes - at < most ? bytes - at : most; }
 
-/* How many words the group from w on has. */
-static size_t rows_group(size_t bytes, size_t w) {
-  const size_t left = bytes / ROWS_WORD - w;
-  return left < ROWS_GROUP ? left : ROWS_GROUP;
+static uint8_t *rows_pack_group(uint8_t *out, const uint8_t *row, const uint8_t *before, size_t bytes) {
+  uint8_t *differs = out++;
+  unsigned bits = 0;
+  for (size_t at = 0; at < bytes; at += ROWS_WORD) {
+    const bool differ = memcmp(row + at, before + at, ROWS_WORD) != 0;
+    memcpy(out, row + at, ROWS_WORD); /* without a branch: which words differ cannot be predicted */
+    out += differ ? ROWS_WORD : 0;
+    bits |= (unsigned)differ << (at / ROWS_WORD);
+  }
+  *differs = (uint8_t)bits;
+  return out;
 }
 
 static uint8_t *rows_pack(uint8_t *out, const uint8_t *row, const uint8_t *before, size_t bytes) {
-  size_t n, at = 0;
-  for (size_t w = 0; (n = rows_group(bytes, w)) > 0; w += n, at = w * ROWS_WORD) {
+  const size_t whole = bytes / ROWS_WORD * ROWS_WORD;
+  for (size_t at = 0; at < whole; at += ROWS_STRETCH) {
+    const size_t stretch = rows_part(whole, at, ROWS_STRETCH);
+    const uint8_t *is = row + at, *was = before ? before + at : rows_zeros;
     uint8_t *differs = out++;
     *differs = 0;
-    if (before && !memcmp(row + at, before + at, n * ROWS_WORD)) continue;
-    for (size_t k = 0; k < n; k++) {
-      const uint64_t word = rows_word(row, w + k);
-      if (word == rows_word(before, w + k)) continue;
-      *differs |= (uint8_t)(1u << k);
-      memcpy(out, &word, sizeof word);
-      out += sizeof word;
+    if (!memcmp(is, was, stretch)) continue;
+    for (size_t g = 0; g < stretch; g += ROWS_GROUP) {
+      const size_t group = rows_part(stretch, g, ROWS_GROUP);
+      if (!memcmp(is + g, was + g, group)) continue;
+      *differs |= (uint8_t)(1u << g / ROWS_GROUP);
+      out = rows_pack_group(out, is + g, was + g, group);
     }
   }
-  memcpy(out, row + at, bytes - at);
-  return out + (bytes - at);
+  memcpy(out, row + whole, bytes - whole);
+  return out + (bytes - whole);
 }
 
-/* Returns the end of the row in the message; NULL: the message is too short. */
+/* Writes the words that differ in a group of `bytes` bytes. Returns its end in the message; NULL: it has none. */
+static const uint8_t *rows_unpack_group(const uint8_t *in, const uint8_t *end, uint8_t *row, size_t bytes) {
+  if (in == end) return NULL;
+  unsigned bits = *in++;
+  if (bits >> bytes / ROWS_WORD || (size_t)(end - in) < (size_t)__builtin_popcount(bits) * ROWS_WORD) return NULL;
+  for (; bits; bits &= bits - 1, in += ROWS_WORD) memcpy(row + (size_t)__builtin_ctz(bits) * ROWS_WORD, in, ROWS_WORD);
+  return in;
+}
+
+/* Returns the end of the row in the message; NULL: the message is too short, or has words that a row lacks. */
 static const uint8_t *rows_unpack(const uint8_t *in, const uint8_t *end, uint8_t *row, const uint8_t *before,
                                   size_t bytes) {
-  size_t n, at = 0;
-  for (size_t w = 0; (n = rows_group(bytes, w)) > 0; w += n, at = w * ROWS_WORD) {
+  const size_t whole = bytes / ROWS_WORD * ROWS_WORD;
+  if (before)
+    memcpy(row, before, whole);
+  else
+    memset(row, 0, whole);
+  for (size_t at = 0; at < whole; at += ROWS_STRETCH) {
     if (in == end) return NULL;
-    const unsigned differs = *in++;
-    if (before && !differs) memcpy(row + at, before + at, n * ROWS_WORD);
-    for (size_t k = 0; k < n && (differs || !before); k++) {
-      uint64_t word = rows_word(before, w + k);
-      if (differs >> k & 1) {
-        if ((size_t)(end - in) < sizeof word) return NULL;
-        memcpy(&word, in, sizeof word);
-        in += sizeof word;
-      }
-      memcpy(row + at + k * ROWS_WORD, &word, sizeof word);
+    for (unsigned bits = *in++; bits; bits &= bits - 1) {
+      const size_t g = at + (size_t)__builtin_ctz(bits) * ROWS_GROUP;
+      in = g < whole ? rows_unpack_group(in, end, row + g, rows_part(whole, g, ROWS_GROUP)) : NULL;
+      if (!in) return NULL;
     }
   }
-  if ((size_t)(end - in) < bytes - at) return NULL;
-  memcpy(row + at, in, bytes - at);
-  return in + (bytes - at);
+  if ((size_t)(end - in) < bytes - whole) return NULL;
+  memcpy(row + whole, in, bytes - whole);
+  return in + (bytes - whole);
 }
 
 /* Rows `first`, first + 1, ... of the table, modulo the ranks. */

@@ -10,9 +10,9 @@
 
 static const int counts[] = {1, 2, 3, 4, 5, 7, 8, 16, 33, 64};
 
-/* Most are equal on all ranks, and some are zero, as facts are. */
+/* Most are equal on all ranks, a whole stretch of 512 bytes, too, and some are zero, as facts are. */
 static uint32_t value_of(int rank, int i, int salt) {
-  return i % 5 == 4 ? 0 : (uint32_t)((i % 3 ? 0 : rank) * 1000003 + i * 7919 + salt);
+  return i % 5 == 4 ? 0 : (uint32_t)((i % 3 || i / 128 == 1 ? 0 : rank) * 1000003 + i * 7919 + salt);
 }
 
 /* Rows of `words` words; every rank's must arrive everywhere. */
@@ -30,7 +30,7 @@ static bool gathers(hk_bootstrap *b, int rank, int n, int words, int salt) {
 static void join_and_gather(rank_state *r) {
   if (join_rank(r) != HK_OK) goto out;
   for (int round = 0; round < 3; round++)
-    if (!gathers(r->b, r->rank, r->nranks, 1 + 37 * round, round)) r->status = HK_ERR_INTERNAL;
+    if (!gathers(r->b, r->rank, r->nranks, 1 + 149 * round, round)) r->status = HK_ERR_INTERNAL;
   if (hk_bootstrap_allgather(r->b, NULL, 0) != HK_OK) r->status = HK_ERR_INTERNAL;
   if (hk_bootstrap_barrier(r->b) != HK_OK) r->status = HK_ERR_INTERNAL;
 out:
