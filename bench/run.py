@@ -32,6 +32,8 @@ def parse_arguments():
     p.add_argument("--batches", type=int, default=5, help="measurements a repeat; their median counts")
     p.add_argument("--seconds", type=float, default=0.05, help="about how long a batch is")
     p.add_argument("--candidates", default="", help="names to measure, all by default")
+    p.add_argument("--rewrite", action="store_true",
+                   help="the input is written before each call, outside of the time: unchanged buffers stay in caches")
     p.add_argument("--only", choices=["peers", "limits"], help="one part")
     p.add_argument("--quick", action="store_true", help="one repeat, few sizes, a few minutes")
     p.add_argument("--out", help="path without .md (<build>/bench/results)")
@@ -147,7 +149,7 @@ def write_results(a, everyone, absent, table, faults, limit_lines, load):
     names = [c.name for c in everyone]
     with open(out + ".md", "w", encoding="utf-8") as f:
         f.write(f"# CPU results, {date}\n\n{machine()}. Before the run others used {load:.2f} cores.\n\n")
-        f.write("By `make bench`. ")
+        f.write(f"By `bench/run.sh {' '.join(sys.argv[1:])}`. ")
         if table:
             f.write(f"Microseconds an operation, floats, out of place (broadcast, which MPI has in place only: in place): the median of {a.repeats} interleaved repeats, each the"
                     f" median of {a.batches} batches of about {a.seconds} s. Bold: the best peer. A ratio above 1 means that Hocket is"
@@ -175,7 +177,7 @@ def main():
     load = foreign_load()
     if load > 0.2:
         print(f"others use {load:.1f} cores now: the results will suffer", file=sys.stderr)
-    everyone, absent = candidates(a.build)
+    everyone, absent = candidates(a.build, a.rewrite)
     if a.candidates:
         everyone = [c for c in everyone if c.name in a.candidates.split(",")]
     for name, reason in absent:

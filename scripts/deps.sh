@@ -50,10 +50,7 @@ want_check() {
 want_bench() {
   want_build
   wish iperf3 "cmd:iperf3" "TCP's limit, to compare with"
-  wish openmpi-bin "cmd:mpirun.openmpi" "a peer to compare with"
-  wish libopenmpi-dev "file:/usr/lib/$(uname -m)-linux-gnu/openmpi/include/mpi.h" "a peer to compare with"
-  wish mpich "cmd:mpirun.mpich" "a peer to compare with"
-  wish libmpich-dev "cmd:mpicc.mpich" "a peer to compare with"
+  wish python3-venv "py:ensurepip" "MPIs to compare with, from PyPI"
   wish iproute2 "cmd:ip" "hosts as network namespaces"
 }
 # A Slurm of its own: tests/slurm/.

@@ -141,15 +141,35 @@ typedef struct times {
   double *each;          /* microseconds an operation, one an iteration; NULL without -I */
 } times;
 
+/* Writes the inputs, as a program does between its calls: unchanged ones would stay in the readers' caches. Then a sum
+ * of one float makes all ranks begin together, as MPI_Barrier does in bench/mpi_perf.c. */
+static void bench_rewrite(perf_worker *w, bool in_place) {
+  for (int i = 0; i < w->nranks; i++) {
+    perf_rank *r = &w->ranks[i];
+    w->job->mem->use(r->device);
+    if (w->job->mem->zero(in_place ? r->recv : r->send, w->n.send * w->elem))
+      perf_fail(PERF_INTERNAL, "cannot write a buffer of %zu bytes", w->n.send * w->elem);
+  }
+  NCCL(ncclGroupStart());
+  for (int i = 0; i < w->nranks; i++) {
+    const perf_rank *r = &w->ranks[i];
+    NCCL(ncclAllReduce(r->fence, r->fence, 1, ncclFloat32, ncclSum, r->comm, r->stream));
+  }
+  NCCL(ncclGroupEnd());
+  bench_synchronize(w);
+}
+
 static void bench_timed_iterations(perf_worker *w, bool in_place, times *t) {
   const perf_options *o = w->job->o;
-  double begin = perf_now(), alone = 0; /* alone: without the barriers of -z 3 */
+  const bool apart = o->blocking == 3 || o->rewrite; /* iterations have a time of their own */
+  double begin = perf_now(), alone = 0;
   for (int i = 0; i < o->iters; i++) {
-    double from = o->blocking == 3 || t->each ? perf_now() : 0;
+    if (o->rewrite) bench_rewrite(w, in_place);
+    double from = apart || t->each ? perf_now() : 0;
     if (o->agg > 1) NCCL(ncclGroupStart());
     for (int a = 0; a < o->agg; a++) bench_start(w, in_place, (long)i * o->agg + a);
     if (o->agg > 1) NCCL(ncclGroupEnd());
-    if (o->blocking == 3 || t->each) {
+    if (apart || t->each) {
       bench_synchronize(w);
       double spent = perf_now() - from;
       alone += spent;
@@ -157,9 +177,9 @@ static void bench_timed_iterations(perf_worker *w, bool in_place, times *t) {
     }
     if (o->blocking == 3) perf_team_barrier(&w->job->team, w->thread);
   }
-  t->calls = o->blocking == 3 ? alone : perf_now() - begin;
+  t->calls = apart ? alone : perf_now() - begin;
   bench_synchronize(w);
-  t->elapsed = o->blocking == 3 ? alone : perf_now() - begin;
+  t->elapsed = apart ? alone : perf_now() - begin;
 }
 
 /* The same iterations, captured once and launched as often; no part of the capture is timed. */

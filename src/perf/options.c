@@ -11,7 +11,7 @@
 #include <string.h>
 #include "perf.h"
 
-enum { OWN_PROCS = 1000, OWN_PLOT, OWN_LAUNCHER, OWN_PLACES }; /* options without a letter */
+enum { OWN_PROCS = 1000, OWN_PLOT, OWN_LAUNCHER, OWN_PLACES, OWN_REWRITE }; /* options without a letter */
 
 typedef enum {
   KIND_INT,
@@ -89,6 +89,9 @@ static const option_row rows[] = {
      FIELD(per_iter_skip), 0, INT_MAX},
     {OWN_PLACES, "places", "both/out/in", "time out of place, in place, or one after the other (both)", KIND_PLACES,
      FIELD(places), 0, 0},
+    {OWN_REWRITE, "rewrite", "0/1",
+     "write the input anew before each iteration, outside of the time: it is in the writer's caches only (0)", KIND_INT,
+     FIELD(rewrite), 0, 1},
     {OWN_PLOT, "plot", "file.svg|file.png", "draw bandwidth and time over size (needs gnuplot)", KIND_TEXT, FIELD(plot),
      0, 0},
     {OWN_LAUNCHER, "launcher", "auto/none/ompi/pmi/slurm/torchrun", "launcher whose variables give the ranks (auto)",
@@ -193,6 +196,8 @@ static void options_validate(perf_options *o) {
   if (o->plot && !options_ends_with(o->plot, ".svg") && !options_ends_with(o->plot, ".png"))
     options_wrong(o, "--plot: '%s' ends in neither .svg nor .png", o->plot);
   if (o->graph && o->blocking == 3) options_wrong(o, "-z 3 cannot be captured in a graph (-G)");
+  if (o->graph && o->rewrite)
+    options_wrong(o, "--rewrite 1 goes between iterations, which a graph (-G) has no place for");
   if (o->graph && o->per_iter) options_wrong(o, "-I times each iteration, which a graph (-G) hides");
   if (o->per_iter_skip && !o->per_iter) options_wrong(o, "-K goes with -I 1");
   if (o->per_iter_skip >= o->iters) options_wrong(o, "-K %d leaves none of %d iterations", o->per_iter_skip, o->iters);

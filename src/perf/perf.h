@@ -38,7 +38,7 @@ typedef struct perf_options {
   int iters, warmup, agg, cycles;
   int parallel_init, check, blocking, stream_null, timeout, graph, cputime, timestamps, average, reg, cta_policy,
       memory;
-  int unalign, per_iter, per_iter_skip;
+  int unalign, per_iter, per_iter_skip, rewrite;
   int places;
   int op, type, root; /* an index, or PERF_ALL */
   const char *json, *plot, *launcher;

@@ -102,6 +102,7 @@ static void report_json_config(hk_json *w, const perf_options *o) {
   hk_json_put_text(w, "blocking_collectives", o->blocking ? "true" : "false");
   hk_json_put_text(w, "per_iter_timing", o->per_iter ? "true" : "false");
   hk_json_put_integer(w, "per_iter_skip", o->per_iter_skip);
+  if (o->rewrite) hk_json_put_text(w, "rewrite", "true");
   hk_json_put_text(w, "parallel_init", o->parallel_init ? "true" : "false");
   hk_json_begin(w, "devices", '[');
 }
@@ -119,6 +120,7 @@ void perf_report_header(const perf_options *o, int library_version) {
                                          "wait after each inner iteration (-m), no barrier",
                                          "wait and barrier after each outer iteration (-n); time excludes barrier"};
   if (o->blocking) printf("# Blocking Enabled: %s \n", blocking[o->blocking]);
+  if (o->rewrite) printf("# Rewrite: the input is written before each iteration; time excludes that \n");
   if (o->per_iter)
     printf("# Per-Iteration Report: i_* are the slowest process's times; first %d iterations skipped \n",
            o->per_iter_skip);

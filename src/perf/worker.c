@@ -91,6 +91,10 @@ static void worker_make_buffers(perf_worker *w) {
                 job->mem->name);
     r->send_block = worker_allocate(job, worker_block_bytes(job));
     r->recv_block = worker_allocate(job, worker_block_bytes(job));
+    if (job->o->rewrite) {
+      r->fence = job->mem->alloc(sizeof(float));
+      if (!r->fence || job->mem->zero(r->fence, sizeof(float))) perf_fail(PERF_INTERNAL, "cannot allocate 4 bytes");
+    }
   }
   worker_register_all(w, worker_block_bytes(job), true);
 }
@@ -105,6 +109,7 @@ void perf_worker_free(perf_worker *w) {
   }
   for (int i = 0; i < w->nranks; i++)
     worker_release(w->job, w->ranks[i].send_block), worker_release(w->job, w->ranks[i].recv_block);
+  for (int i = 0; i < w->nranks && w->job->o->rewrite; i++) w->job->mem->free(w->ranks[i].fence);
 }
 
 /* ------------------------------------------------------------ a table -- */

@@ -18,6 +18,7 @@ typedef struct perf_rank {
   void *send_block, *recv_block; /* the allocated block */
   void *send_handle, *recv_handle;
   ncclRedOp_t mulsum;
+  void *fence; /* a float for the sums between iterations with --rewrite */
 } perf_rank;
 
 /* What all threads of a process share. */
