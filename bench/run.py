@@ -6,6 +6,7 @@ All candidates measure an operation on a transport with a number of ranks, one a
 and all cases come again in each repeat, so that drift of the machine meets all alike.
 """
 import argparse
+import contextlib
 import datetime
 import json
 import os
@@ -34,6 +35,7 @@ def parse_arguments():
     p.add_argument("--candidates", default="", help="names to measure, all by default")
     p.add_argument("--rewrite", action="store_true",
                    help="the input is written before each call, outside of the time: unchanged buffers stay in caches")
+    p.add_argument("--neighbours", type=int, default=0, help="busy processes that run at the same time, as on a shared machine")
     p.add_argument("--only", choices=["peers", "limits"], help="one part")
     p.add_argument("--quick", action="store_true", help="one repeat, few sizes, a few minutes")
     p.add_argument("--out", help="path without .md (<build>/bench/results)")
@@ -117,6 +119,18 @@ def measure(a, everyone):
     return table, faults
 
 
+@contextlib.contextmanager
+def neighbours(number):
+    """Processes that always want a core."""
+    busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(number)]
+    try:
+        yield
+    finally:
+        for p in busy:
+            p.kill()
+            p.wait()
+
+
 def figure(us):
     return f"{us:.3g}" if us < 1000 else f"{us:.0f}"
 
@@ -184,7 +198,8 @@ def main():
         print(f"SKIP: {name}: {reason}")
     table, faults, limit_lines = {}, {}, []
     if a.only != "limits":
-        table, faults = measure(a, everyone)
+        with neighbours(a.neighbours):
+            table, faults = measure(a, everyone)
     if a.only != "peers":
         limit_lines = limits.measure(a.build, a.quick)
     write_results(a, everyone, absent, table, faults, limit_lines, load)

@@ -70,7 +70,9 @@ hk_status hk_wait_slow(hk_waiter *w) {
     rc = wait_look_at_clock(w, "a peer");
     if (rc != HK_OK) return rc;
   }
-  if (w->waited_ns < LONG_WAIT_NS || w->env->awake)
+  if (w->waited_ns < w->env->patience_ns)
+    hk_cpu_relax();
+  else if (w->waited_ns < LONG_WAIT_NS || w->env->awake)
     sched_yield();
   else
     wait_doze(w);

@@ -22,8 +22,9 @@ typedef struct hk_wait_env {
    * return an error to end the wait. May be NULL. */
   hk_status (*check)(void *arg, uint64_t waited_ns);
   void *arg;
-  /* Polls before the first yield; 0 if there are more ranks than cores. */
-  uint32_t spins;
+  /* Polls before the first yield; 0 if there are more ranks than cores. Then more polls, until a wait has lasted for
+   * patience_ns: among busy processes of others a yield costs a time slice, thousands of times a usual wait. */
+  uint32_t spins, patience_ns;
   /* A pause never sleeps: the caller decides when to (hk_wait_nap). */
   bool awake;
   /* Absolute hk_now_ns() after which a wait fails with HK_ERR_REMOTE; 0: none. */

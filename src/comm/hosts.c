@@ -14,6 +14,8 @@
 #include "../topo/join.h"
 #include "rings.h"
 
+enum { HOSTS_SPINS = 30, HOSTS_PATIENCE_NS = 1000 * 1000 };
+
 void hk_hosts_publish(ncclComm_t c, uint64_t *cpus, uint64_t *shm_off) {
   hk_host_cpus(cpus);
   *shm_off = (uint64_t)c->settings->SHM_DISABLE;
@@ -45,7 +47,7 @@ void hk_hosts_count_cores(ncclComm_t c, const hk_host_rows *rows) {
 
 /* The facts about hosts that the cost model needs. They are the same on all ranks, because they depend only on what all
  * ranks have exchanged. */
-static hk_host_facts hosts_count_hosts(ncclComm_t c, const hk_host_rows *rows, uint32_t *spins) {
+static hk_host_facts hosts_count_hosts(ncclComm_t c, const hk_host_rows *rows, hk_wait_env *wait) {
   hk_host_facts f = {.nranks = c->nranks,
                      .slot_bytes = (size_t)c->settings->SLOT_BYTES,
                      .nslots = (uint32_t)c->settings->SLOTS,
@@ -68,11 +70,13 @@ static hk_host_facts hosts_count_hosts(ncclComm_t c, const hk_host_rows *rows, u
     }
   }
   f.memory = f.multicast || c->nranks == 1 || (f.nhosts > 1 && !shm_off);
-  int64_t set = c->settings->SPIN;
-  /* If there are more ranks than cores, spinning only keeps the awaited rank from running. If not, the scheduler may
-   * still have put two ranks on one core, because something else runs: a microsecond is long enough for a peer that
-   * runs, and a yield costs less than that if no other thread is ready. */
-  *spins = set >= 0 ? (uint32_t)set : my_ranks > my_cores ? 0 : 30;
+  /* If there are more ranks than cores, spinning only keeps the awaited rank from running. If not, it runs on another
+   * core. A yield among busy programs costs a time slice of some milliseconds, and ranks that yield to such programs
+   * rarely run at the same time. */
+  const int64_t set = c->settings->SPIN;
+  const bool shared = my_ranks > my_cores;
+  wait->spins = set >= 0 ? (uint32_t)set : shared ? 0 : HOSTS_SPINS;
+  wait->patience_ns = set >= 0 || shared ? 0 : HOSTS_PATIENCE_NS;
   return f;
 }
 
@@ -112,7 +116,7 @@ hk_status hk_hosts_agree(ncclComm_t c, const hk_host_rows *rows, bool child, int
   hk_ring_settings set;
   hk_choose_rings(c, &set);
   HK_TRY(hk_rings_agree(c, &set, rows, child, &rings), out);
-  hk_host_facts f = hosts_count_hosts(c, rows, &c->wait.spins);
+  hk_host_facts f = hosts_count_hosts(c, rows, &c->wait);
   *nhosts = f.nhosts;
   if (f.nhosts > 1 || rings) HK_TRY(hosts_make_layout(c, rings), out);
   HK_TRY(hk_outlines_new(&outlines, c->nranks, c->selection->layout), out);

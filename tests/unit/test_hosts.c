@@ -195,6 +195,7 @@ TEST(spins) {
     hk_hosts_count_cores(&c, &all);
     ck_assert_int_eq(hk_hosts_agree(&c, &all, false, &nhosts), HK_OK);
     ck_assert_msg(c.wait.spins == cases[i].spins, "case %zu: %u", i, c.wait.spins);
+    ck_assert_uint_eq(c.wait.patience_ns > 0, cases[i].spins > 0);
   }
 }
 
@@ -204,11 +205,11 @@ TEST_LOOP(spins_as_set, 2) {
   hk_param_reload();
   c.settings = hk_settings_now();
   agree(_i ? 2 : 0);
-  ck_assert_uint_eq(c.wait.spins, _i ? 7 : 0);
+  ck_assert(c.wait.spins == (_i ? 7 : 0) && !c.wait.patience_ns);
 }
 
-/* If ranks outnumber cores, a thread goes to its rank's core, and may use all of them again afterwards. It stays where
- * it is if a launcher has bound it, or if each rank has a core. */
+/* If no core is left over, a thread goes to its rank's core, and may use all of them again afterwards. It stays where
+ * it is if a launcher has bound it, or if there are more cores than ranks. */
 TEST(spreads) {
   static const int cpus[] = {1, 4, 5, 9};
   c.nranks = MOST;
@@ -216,7 +217,7 @@ TEST(spreads) {
     for (int bound = 0; bound < 2; bound++)
       for (c.rank = 0; c.rank < MOST; c.rank++)
         for (int hosts = 1; hosts <= 2; hosts++) {
-          const bool moves = !bound && cores > 1 && MOST / hosts > cores;
+          const bool moves = !bound && cores > 1 && MOST / hosts >= cores;
           CPU_ZERO(&may);
           for (int i = 0; i < cores - bound; i++) CPU_SET(cpus[i], &may);
           for (int r = 0; r < MOST; r++) peers[r] = (hk_peer){.host = (uint64_t)r % (uint64_t)hosts, .cores = cores};

@@ -5,10 +5,18 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 #include "../../src/base/thread.h"
 #include "../../src/base/wait.h"
 #include "../support/suite.h"
+
+/* In libc's place. */
+static atomic_int yields;
+int sched_yield(void) {
+  atomic_fetch_add(&yields, 1);
+  return (int)syscall(SYS_sched_yield);
+}
 
 static void quiet(void) { setenv("NCCL_DEBUG", "NONE", 1); }
 
@@ -49,6 +57,19 @@ TEST(ends_with_the_condition) {
     atomic_int flag = 0;
     hk_wait_env env = {.spins = spins};
     ck_assert_int_eq(wait_while(&env, &flag, &flag, 1), HK_OK);
+  }
+}
+
+/* A patient wait keeps its core until the time is over, and again after progress. */
+TEST(patience) {
+  const hk_wait_env env = {.spins = 5, .patience_ns = 1000 * 1000};
+  hk_waiter w;
+  hk_wait_begin(&w, &env);
+  for (int round = 0; round < 2; round++) {
+    const uint64_t begin = hk_now_ns();
+    for (atomic_store(&yields, 0); !atomic_load(&yields);) ck_assert_int_eq(hk_wait_pause(&w), HK_OK);
+    ck_assert_uint_ge(hk_now_ns() - begin, env.patience_ns);
+    hk_wait_progress(&w);
   }
 }
 
