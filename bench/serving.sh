@@ -1,0 +1,48 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# serving.sh [hosts [ranks a host [Mbit/s [ms]]]]: tokens a second of vLLM on CPUs over several hosts, which are network namespaces with a
+# /dev/shm of their own: Hocket and Gloo in turns.  Needs root, and vLLM as `make check-frameworks ONLY=vllm-serves` installs it, or PYTHON
+# with it.  With a rate and a delay the cables are limited, if the kernel can do that.
+set -eu
+cd "$(dirname "$0")/.."
+HK_BUILD=${HK_BUILD:-build/gcc}
+hosts=${1:-2} each=${2:-1} rate=${3:-} delay=${4:-0}
+python=${PYTHON:-build/frameworks/serving/bin/python}
+"$python" -c 'import vllm' 2>/dev/null || { echo "SKIP: $python has no vLLM: make check-frameworks ONLY=vllm-serves installs it"; exit 0; }
+. tests/netns/lib.sh
+netns_need
+netns_hosts "$hosts"
+for ((i = 1; i <= hosts && ${rate:-0}; i++)); do
+  netns_run "$i" tc qdisc add dev eth0 root netem rate "${rate}mbit" delay "${delay}ms" || { echo "SKIP: this kernel cannot limit a cable"; exit 0; }
+done
+out=$(mktemp -d)
+# What vLLM's plugin needs of an installed wheel: its entry point.
+mkdir "$out/hocket-0.dist-info"
+printf 'Metadata-Version: 2.1\nName: hocket\nVersion: 0\n' >"$out/hocket-0.dist-info/METADATA"
+printf '[vllm.general_plugins]\nhocket = hocket.vllm:register\n' >"$out/hocket-0.dist-info/entry_points.txt"
+MASTER_ADDR=$(netns_ip 1)
+export PYTHONPATH=$out:$PWD/$HK_BUILD/python PYTHONDONTWRITEBYTECODE=1 VLLM_CPU_KVCACHE_SPACE=1 VLLM_LOGGING_LEVEL=ERROR HF_HUB_OFFLINE=1 \
+  VLLM_NO_USAGE_STATS=1 OMP_NUM_THREADS=1 WORLD_SIZE=$((hosts * each)) MASTER_ADDR NCCL_SOCKET_IFNAME=eth0 GLOO_SOCKET_IFNAME=eth0
+
+once() { # name HOCKET_VLLM
+  local r pids=() job=$((RANDOM % 1000 + 29000))
+  for ((r = 0; r < hosts * each; r++)); do
+    netns_run $((r / each + 1)) env RANK=$r LOCAL_RANK=$((r % each)) MASTER_PORT=$job HOCKET_VLLM="$2" NCCL_HOSTID="host$((r / each))" \
+      VLLM_CPU_OMP_THREADS_BIND="$(seq -s '|' 0 $((each - 1)))" VLLM_HOST_IP="$(netns_ip $((r / each + 1)))" \
+      unshare --mount --ipc bash -c 'mount -t tmpfs tmpfs /dev/shm && exec taskset -c '$((r % $(nproc)))' "$@"' bash "$python" -B bench/serving.py 2 >"$out/$1.$r" 2>&1 &
+    pids+=($!)
+  done
+  for r in "${pids[@]}"; do wait "$r" || { echo "$1 failed:"; for f in "$out/$1".*; do tail -n 20 "$f"; done; exit 1; }; done
+  sed -n "s/^RESULT/$1/p; s/^TOKENS/TOKENS $1/p" "$out/$1.0" | tee -a "$out/all"
+}
+for _ in 1 2; do
+  once gloo 0
+  once hocket 1
+done
+awk '/TOKENS/ { tokens[$3] = 1; next } { v[$2] = 1; n[$1, $2]++; s[$1, $2, n[$1, $2]] = $3 }
+  function median(a, b, i, j, k, t, x) { k = n[a, b]; for (i = 1; i <= k; i++) x[i] = s[a, b, i]
+    for (i = 2; i <= k; i++) for (j = i; j > 1 && x[j] < x[j - 1]; j--) { t = x[j]; x[j] = x[j - 1]; x[j - 1] = t }
+    return x[int((k + 1) / 2)] }
+  END { print "tokens/s      gloo  hocket   ratio"; for (b in v) printf "%-10s %7.1f %7.1f %7.2f\n", b, median("gloo", b), median("hocket", b), median("hocket", b) / median("gloo", b)
+    k = 0; for (t in tokens) k++; print (k == 1 ? "equal tokens" : "OTHER TOKENS") }' "$out/all"
+rm -rf "$out"
