@@ -29,6 +29,8 @@ from ._work import NOT_ENQUEUED, Completer, Done, Together, Work, backend_error
 
 Call = Callable[["int | None"], int]  # with a stream's handle, or None to block; gives an ncclResult_t
 _POLL_SECONDS = 0.001
+_now = time.monotonic
+_UNSET = datetime.timedelta(milliseconds=-1)  # PyTorch's kUnsetTimeout
 
 
 class Engine:
@@ -103,9 +105,9 @@ class Engine:
             if self._error is not None:
                 raise self._error
             self.sequence += 1
-            self.limit = _seconds(opts) or self.timeout
-            self.since = time.monotonic()
-            if self.limit < _watch.period:
+            self.limit = limit = _seconds(opts) or self.timeout
+            self.since = _now()
+            if limit < _watch.period:
                 _watch.hurry()
             code = call(None)
             self.since = None
@@ -608,5 +610,7 @@ def _stream() -> Stream:
 def _seconds(opts: Any) -> float | None:
     """The time that a call was given; None: the group's."""
     timeout = getattr(opts, "timeout", None)
+    if timeout == _UNSET:
+        return None
     seconds = timeout.total_seconds() if isinstance(timeout, datetime.timedelta) else -1.0
     return seconds if seconds > 0 else None

@@ -35,6 +35,10 @@ _OPS = {_NUMBER[name]: int(op) for name, op in {
 # Truth values: a sum is "or", a product "and".
 _BOOL_OPS = {_NUMBER[name]: int(op) for name, op in {
     "SUM": Op.MAX, "PRODUCT": Op.MIN, "MIN": Op.MIN, "MAX": Op.MAX, "BAND": Op.MIN, "BOR": Op.MAX}.items()}
+# What _codes() gives for sums, by the elements' type.
+_SUMS = {dtype: (int(number), (_BOOL_OPS if dtype is torch.bool else _OPS)[_NUMBER["SUM"]], None)
+         for dtype, number in _TYPES.items()}
+_READ, _WRITE, _BOTH = Use  # an Enum's attributes cost time
 _BITS: dict[int, Callable[[Tensor, Tensor], Tensor]] = {
     _NUMBER["BAND"]: torch.bitwise_and, _NUMBER["BOR"]: torch.bitwise_or, _NUMBER["BXOR"]: torch.bitwise_xor}
 _BYTE = DataType.UINT8
@@ -67,6 +71,14 @@ class Operations:
 
     # ---- reductions ----
 
+    def _codes(self, op: Any, t: Tensor) -> tuple[int, int, Callable[[Tensor, Tensor], Tensor] | None]:
+        """The library's numbers of the elements' type and of the operator. The library has no bitwise operators: their
+        function comes instead."""
+        if op == _SUM and t.dtype in _SUMS:
+            return _SUMS[t.dtype]
+        by = _bitwise(op, t)
+        return (0, 0, by) if by else (self._reducible(t), self._op(op, t.dtype), None)
+
     def _op(self, op: Any, dtype: torch.dtype) -> int:
         kind = _kind(op)
         found = (_BOOL_OPS if dtype is torch.bool else _OPS).get(kind)
@@ -83,14 +95,14 @@ class Operations:
         return dtype
 
     def allreduce(self, tensors: Any, opts: Any = None) -> Any:
-        tensor = tensors if isinstance(tensors, Tensor) else tensors[0]
+        tensor = tensors[0] if type(tensors) is list else any_of(tensors)[0]
         if tensor.is_sparse:
             return self._allreduce_sparse(tensor, opts)
-        x, finish = memory(tensor, "all_reduce", Use.BOTH)
+        x, finish = memory(tensor, "all_reduce", _BOTH)
         op = getattr(opts, "reduceOp", opts if opts is not None else _SUM)
-        if by := _bitwise(op, x):
+        dtype, code, by = self._codes(op, x)
+        if by:
             return self._combined(x, by, opts, tensor, x, finish)
-        dtype, code = self._reducible(x), self._op(op, x.dtype)
         at, n, comm = x.data_ptr(), x.numel(), self.e.handle
         return self.e.issue(lambda s: lib.ncclAllReduce(at, at, n, dtype, code, comm, s), opts, x, [tensor], finish)
 
@@ -141,11 +153,11 @@ class Operations:
         tensor = any_of(tensors)[0]
         root = getattr(opts, "rootRank", opts if isinstance(opts, int) else 0)
         takes = self.e.rank == root
-        x, finish = memory(tensor, "reduce", Use.BOTH if takes else Use.READ)
+        x, finish = memory(tensor, "reduce", _BOTH if takes else _READ)
         op = getattr(opts, "reduceOp", op if op is not None else _SUM)
-        if by := _bitwise(op, x):
+        dtype, code, by = self._codes(op, x)
+        if by:
             return self._combined(x, by, opts, tensor, x if takes else None, finish)
-        dtype, code = self._reducible(x), self._op(op, x.dtype)
         at, n, comm = x.data_ptr(), x.numel(), self.e.handle
         return self.e.issue(lambda s: lib.ncclReduce(at, at, n, dtype, code, root, comm, s), opts, x, [tensor], finish)
 
@@ -159,7 +171,7 @@ class Operations:
                              f"{counts[self.e.rank]}")
         if len(set(counts)) == 1:
             return self.reduce_scatter_single(output, gathered(parts, "reduce_scatter"), opts)
-        given, (x, finish) = gathered(parts, "reduce_scatter"), memory(output, "reduce_scatter", Use.WRITE)
+        given, (x, finish) = gathered(parts, "reduce_scatter"), memory(output, "reduce_scatter", _WRITE)
         if x.dtype != given.dtype:
             raise ValueError(f"reduce_scatter: inputs of {given.dtype}, output of {x.dtype}")
         dtype, code = self._reducible(given), self._op(getattr(opts, "reduceOp", _SUM), given.dtype)
@@ -168,14 +180,14 @@ class Operations:
                             (given, x, n), [output], finish)
 
     def reduce_scatter_single(self, output: Tensor, given: Tensor, opts: Any = None) -> Any:
-        (x, _), (y, finish) = memory(given, "reduce_scatter", Use.READ), memory(output, "reduce_scatter", Use.WRITE)
+        (x, _), (y, finish) = memory(given, "reduce_scatter", _READ), memory(output, "reduce_scatter", _WRITE)
         if given.numel() != output.numel() * self.e.size or given.dtype != output.dtype:
             raise ValueError(f"reduce_scatter: input of {given.numel()} {given.dtype}, output of {output.numel()} "
                              f"{output.dtype}: the input must be {self.e.size} times as long as the output")
         op = getattr(opts, "reduceOp", _SUM)
-        if by := _bitwise(op, x):
+        dtype, code, by = self._codes(op, x)
+        if by:
             return self._combined(x, by, opts, output, y, finish)
-        dtype, code = self._reducible(x), self._op(op, x.dtype)
         a, b, n, comm = x.data_ptr(), y.data_ptr(), y.numel(), self.e.handle
         return self.e.issue(lambda s: lib.ncclReduceScatter(a, b, n, dtype, code, comm, s), opts, (x, y), [output],
                             finish)
@@ -193,7 +205,7 @@ class Operations:
     def broadcast(self, tensors: Any, opts: Any = None) -> Any:
         tensor = any_of(tensors)[0]
         root = getattr(opts, "rootRank", opts if isinstance(opts, int) else 0)
-        x, finish = memory(tensor, "broadcast", Use.READ if self.e.rank == root else Use.WRITE)
+        x, finish = memory(tensor, "broadcast", _READ if self.e.rank == root else _WRITE)
         at, (n, dtype), comm = x.data_ptr(), _size(x), self.e.handle
         return self.e.issue(lambda s: lib.ncclBroadcast(at, at, n, dtype, root, comm, s), opts, x, [tensor], finish)
 
@@ -204,7 +216,7 @@ class Operations:
                             result or [output], finish)
 
     def all_gather_single(self, output: Tensor, given: Tensor, opts: Any = None) -> Any:
-        (x, _), (y, finish) = memory(given, "all_gather", Use.READ), memory(output, "all_gather", Use.WRITE)
+        (x, _), (y, finish) = memory(given, "all_gather", _READ), memory(output, "all_gather", _WRITE)
         if output.numel() != given.numel() * self.e.size or given.dtype != output.dtype:
             raise ValueError(f"all_gather: input of {given.numel()} {given.dtype}, output of {output.numel()} "
                              f"{output.dtype}: the output must be {self.e.size} times as long as the input")
@@ -217,7 +229,7 @@ class Operations:
         given = any_of(inputs)[0]
         if len(parts) != self.e.size:
             raise ValueError(f"all_gather: {len(parts)} outputs for {self.e.size} ranks")
-        counts, (x, _) = [t.numel() for t in parts], memory(given, "all_gather", Use.READ)
+        counts, (x, _) = [t.numel() for t in parts], memory(given, "all_gather", _READ)
         if counts[self.e.rank] != x.numel() or any(t.dtype != x.dtype for t in parts):
             raise ValueError(f"all_gather: input of {x.numel()} {x.dtype}, output {self.e.rank} of "
                              f"{counts[self.e.rank]} {parts[self.e.rank].dtype}")
@@ -243,7 +255,7 @@ class Operations:
     def gather(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
         given = any_of(inputs)[0]
         root = getattr(opts, "rootRank", 0)
-        x, finish = memory(given, "gather", Use.READ)
+        x, finish = memory(given, "gather", _READ)
         y, parts = x, []
         if self.e.rank == root:
             parts = any_of(outputs[0])
@@ -262,7 +274,7 @@ class Operations:
     def scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
         output = any_of(outputs)[0]
         root = getattr(opts, "rootRank", 0)
-        y, finish = memory(output, "scatter", Use.WRITE)
+        y, finish = memory(output, "scatter", _WRITE)
         x = y
         if self.e.rank == root:
             parts = any_of(inputs[0])
@@ -275,7 +287,7 @@ class Operations:
 
     def all_to_all_single(self, output: Tensor, given: Tensor, output_splits: Any = None, input_splits: Any = None,
                           opts: Any = None) -> Any:
-        (x, _), (y, finish) = memory(given, "all_to_all", Use.READ), memory(output, "all_to_all", Use.WRITE)
+        (x, _), (y, finish) = memory(given, "all_to_all", _READ), memory(output, "all_to_all", _WRITE)
         if x.dtype != y.dtype:
             raise ValueError(f"all_to_all: input of {x.dtype}, output of {y.dtype}")
         size = self.e.size
@@ -317,7 +329,7 @@ class Operations:
     def send(self, tensors: Any, dst: int, tag: int = 0) -> Work:
         tensor = any_of(tensors)[0]
         self._peer("send", dst)
-        x, _ = memory(tensor, "send", Use.READ)
+        x, _ = memory(tensor, "send", _READ)
         if dst == self.e.rank:
             return self.e.send_self(tag, x, [tensor])
         at, (n, dtype) = x.data_ptr(), _size(x)
@@ -327,7 +339,7 @@ class Operations:
     def recv(self, tensors: Any, src: int, tag: int = 0) -> Work:
         tensor = any_of(tensors)[0]
         self._peer("recv", src)
-        y, finish = memory(tensor, "recv", Use.WRITE)
+        y, finish = memory(tensor, "recv", _WRITE)
         at, (n, dtype) = y.data_ptr(), _size(y)
         return self.e.transfer(src, self.e.rank, tag, lambda comm, s: lib.ncclRecv(at, n, dtype, 0, comm, s), y,
                                [tensor], finish)
@@ -336,7 +348,7 @@ class Operations:
         if self.e.size == 1:
             return self.recv(tensors, 0, tag)
         tensor = any_of(tensors)[0]
-        y, finish = memory(tensor, "recv", Use.WRITE)
+        y, finish = memory(tensor, "recv", _WRITE)
         at, (n, dtype) = y.data_ptr(), _size(y)
         return self.e.receive_any(tag, lambda comm, s: lib.ncclRecv(at, n, dtype, 0, comm, s), y, [tensor], finish)
 
