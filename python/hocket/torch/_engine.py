@@ -17,12 +17,14 @@ from ctypes import byref, c_int, c_uint64
 from typing import Any
 
 import torch
+from torch.autograd import profiler
 
 from .._buffers import DataType
 from .._comm import Communicator
 from .._lib import IN_PROGRESS, Error, fail, lib, quick, unique_id
 from .._stream import Stream
 from ._anyone import AnySource
+from ._event import event
 from ._exit import PATIENCE_SECONDS, engines, gate, start
 from ._self import SelfChannel
 from ._work import NOT_ENQUEUED, Completer, Done, Together, Work, backend_error
@@ -76,12 +78,15 @@ class Engine:
 
     # ---- collectives ----
 
-    def issue(self, call: Call, opts: Any, held: Any, result: list[torch.Tensor],
+    def issue(self, name: str, call: Call, opts: Any, held: Any, result: list[torch.Tensor],
               finish: Callable[[], object] | None) -> Any:
-        """Runs a call now, if the caller waits for it, else on the stream."""
+        """Runs a call now, if the caller waits for it, else on the stream. `name` is for PyTorch's profiler."""
         if self._batch is not None:
             self._batch.append((call, held, result, finish))
             return None
+        if profiler._is_profiler_enabled and name:
+            with event(self, name, held, result, getattr(opts, "asyncOp", True)):
+                return self.issue("", call, opts, held, result, finish)
         if opts is not None and getattr(opts, "asyncOp", True) is False:
             return self._blocking(call, opts, result, finish)
         with self.lock:
@@ -225,7 +230,7 @@ class Engine:
             return lib.ncclGroupEnd()
 
         result = [tensor for each in batch for tensor in each[2]]
-        work = self.issue(call, opts, [held for _, held, _, _ in batch], result,
+        work = self.issue("coalesced", call, opts, [held for _, held, _, _ in batch], result,
                           (lambda: [finish() for finish in finishes]) if finishes else None)
         return Together(self, [work, *parts]) if parts and work is not None else work
 
@@ -234,8 +239,9 @@ class Engine:
     def transfer(self, src: int, dst: int, tag: int, call: Callable[[int, int], int], held: Any,
                  result: list[torch.Tensor], finish: Callable[[], object] | None) -> Work:
         """A message. It must not wait for others, so each pair of ranks and each tag has a communicator of its own."""
+        name = f"send {src}->{dst}" if src == self.rank else f"recv {dst}<-{src}"
         channel = self.channel(src, dst, tag)
-        return self._issued(Work(channel, held, result, finish, src), channel, call)
+        return self._issued(name, Work(channel, held, result, finish, src), channel, call)
 
     def send_self(self, tag: int, x: torch.Tensor, result: list[torch.Tensor]) -> Work:
         """A message to this rank."""
@@ -263,9 +269,12 @@ class Engine:
             if tag not in self._anyone:
                 self._anyone[tag] = AnySource(self, tag)
             anyone = self._anyone[tag]
-        return self._issued(Work(anyone, held, result, finish), anyone, call)
+        return self._issued("recvAnySource", Work(anyone, held, result, finish), anyone, call)
 
-    def _issued(self, work: Work, queue: Any, call: Callable[[int, int], int]) -> Work:
+    def _issued(self, name: str, work: Work, queue: Any, call: Callable[[int, int], int]) -> Work:
+        if profiler._is_profiler_enabled and name:
+            with event(self, name, work.held, work.tensors, True):
+                return self._issued("", work, queue, call)
         work.limit = self.timeout
         queue.issue(work, call)
         if self._batch is not None:

@@ -104,7 +104,8 @@ class Operations:
         if by:
             return self._combined(x, by, opts, tensor, x, finish)
         at, n, comm = x.data_ptr(), x.numel(), self.e.handle
-        return self.e.issue(lambda s: lib.ncclAllReduce(at, at, n, dtype, code, comm, s), opts, x, [tensor], finish)
+        return self.e.issue("all_reduce", lambda s: lib.ncclAllReduce(at, at, n, dtype, code, comm, s),
+                            opts, x, [tensor], finish)
 
     def _combined(self, x: Tensor, by: Callable[[Tensor, Tensor], Tensor], opts: Any, result: Tensor, y: Tensor | None,
                   finish: Callable[[], object] | None) -> Any:
@@ -159,7 +160,8 @@ class Operations:
         if by:
             return self._combined(x, by, opts, tensor, x if takes else None, finish)
         at, n, comm = x.data_ptr(), x.numel(), self.e.handle
-        return self.e.issue(lambda s: lib.ncclReduce(at, at, n, dtype, code, root, comm, s), opts, x, [tensor], finish)
+        return self.e.issue("reduce", lambda s: lib.ncclReduce(at, at, n, dtype, code, root, comm, s),
+                            opts, x, [tensor], finish)
 
     def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
         output, parts = any_of(outputs)[0], any_of(inputs[0])
@@ -170,16 +172,17 @@ class Operations:
             raise ValueError(f"reduce_scatter: the output has {output.numel()} elements, input {self.e.rank} has "
                              f"{counts[self.e.rank]}")
         if len(set(counts)) == 1:
-            return self.reduce_scatter_single(output, gathered(parts, "reduce_scatter"), opts)
+            return self.reduce_scatter_single(output, gathered(parts, "reduce_scatter"), opts, "reduce_scatter")
         given, (x, finish) = gathered(parts, "reduce_scatter"), memory(output, "reduce_scatter", _WRITE)
         if x.dtype != given.dtype:
             raise ValueError(f"reduce_scatter: inputs of {given.dtype}, output of {x.dtype}")
         dtype, code = self._reducible(given), self._op(getattr(opts, "reduceOp", _SUM), given.dtype)
         a, b, comm, n = given.data_ptr(), x.data_ptr(), self.e.handle, self.e.counts(counts)
-        return self.e.issue(lambda s: lib.hocketReduceScatterv(a, b, n, None, dtype, code, comm, s), opts,
-                            (given, x, n), [output], finish)
+        return self.e.issue("reduce_scatter", lambda s: lib.hocketReduceScatterv(a, b, n, None, dtype, code, comm, s),
+                            opts, (given, x, n), [output], finish)
 
-    def reduce_scatter_single(self, output: Tensor, given: Tensor, opts: Any = None) -> Any:
+    def reduce_scatter_single(self, output: Tensor, given: Tensor, opts: Any = None,
+                              name: str = "_reduce_scatter_base") -> Any:
         (x, _), (y, finish) = memory(given, "reduce_scatter", _READ), memory(output, "reduce_scatter", _WRITE)
         if given.numel() != output.numel() * self.e.size or given.dtype != output.dtype:
             raise ValueError(f"reduce_scatter: input of {given.numel()} {given.dtype}, output of {output.numel()} "
@@ -189,8 +192,8 @@ class Operations:
         if by:
             return self._combined(x, by, opts, output, y, finish)
         a, b, n, comm = x.data_ptr(), y.data_ptr(), y.numel(), self.e.handle
-        return self.e.issue(lambda s: lib.ncclReduceScatter(a, b, n, dtype, code, comm, s), opts, (x, y), [output],
-                            finish)
+        return self.e.issue(name, lambda s: lib.ncclReduceScatter(a, b, n, dtype, code, comm, s),
+                            opts, (x, y), [output], finish)
 
     _reduce_scatter_base = reduce_scatter_single
 
@@ -207,20 +210,21 @@ class Operations:
         root = getattr(opts, "rootRank", opts if isinstance(opts, int) else 0)
         x, finish = memory(tensor, "broadcast", _READ if self.e.rank == root else _WRITE)
         at, (n, dtype), comm = x.data_ptr(), _size(x), self.e.handle
-        return self.e.issue(lambda s: lib.ncclBroadcast(at, at, n, dtype, root, comm, s), opts, x, [tensor], finish)
+        return self.e.issue("broadcast", lambda s: lib.ncclBroadcast(at, at, n, dtype, root, comm, s),
+                            opts, x, [tensor], finish)
 
     def _gathered(self, output: Tensor, given: Tensor, opts: Any, result: list[Tensor] | None = None,
-                  finish: Callable[[], object] | None = None) -> Any:
+                  finish: Callable[[], object] | None = None, name: str = "all_gather") -> Any:
         a, b, (n, dtype), comm = given.data_ptr(), output.data_ptr(), _size(given), self.e.handle
-        return self.e.issue(lambda s: lib.ncclAllGather(a, b, n, dtype, comm, s), opts, (given, output),
-                            result or [output], finish)
+        return self.e.issue(name, lambda s: lib.ncclAllGather(a, b, n, dtype, comm, s),
+                            opts, (given, output), result or [output], finish)
 
     def all_gather_single(self, output: Tensor, given: Tensor, opts: Any = None) -> Any:
         (x, _), (y, finish) = memory(given, "all_gather", _READ), memory(output, "all_gather", _WRITE)
         if output.numel() != given.numel() * self.e.size or given.dtype != output.dtype:
             raise ValueError(f"all_gather: input of {given.numel()} {given.dtype}, output of {output.numel()} "
                              f"{output.dtype}: the output must be {self.e.size} times as long as the input")
-        return self._gathered(y, x, opts, [output], finish)
+        return self._gathered(y, x, opts, [output], finish, "_all_gather_base")
 
     _allgather_base = all_gather_single
 
@@ -238,8 +242,8 @@ class Operations:
             return self._gathered(y, x, opts, parts, finish)
         (_, dtype), width = _size(x), 1 if x.dtype in _TYPES else x.element_size()
         a, b, comm, n = x.data_ptr(), y.data_ptr(), self.e.handle, self.e.counts(counts, width)
-        return self.e.issue(lambda s: lib.hocketAllGatherv(a, b, n, None, dtype, comm, s), opts, (x, y, n), parts,
-                            finish)
+        return self.e.issue("all_gather", lambda s: lib.hocketAllGatherv(a, b, n, None, dtype, comm, s),
+                            opts, (x, y, n), parts, finish)
 
     def allgather_coalesced(self, output_lists: Any, inputs: Any, opts: Any = None) -> Any:
         # output_lists[r][k]: input k of rank r
@@ -263,7 +267,8 @@ class Operations:
                 raise ValueError(f"gather: the outputs must be {self.e.size} tensors like the input")
             y, finish = scattered(parts, "gather")
         a, b, (n, dtype), comm = x.data_ptr(), y.data_ptr(), _size(x), self.e.handle
-        return self.e.issue(lambda s: lib.ncclGather(a, b, n, dtype, root, comm, s), opts, (x, y), parts, finish)
+        return self.e.issue("gather", lambda s: lib.ncclGather(a, b, n, dtype, root, comm, s),
+                            opts, (x, y), parts, finish)
 
     def gather_single(self, output: Any, given: Tensor, opts: Any = None) -> Any:
         root = getattr(opts, "rootRank", 0)
@@ -282,8 +287,8 @@ class Operations:
                 raise ValueError(f"scatter: the inputs must be {self.e.size} tensors like the output")
             x = gathered(parts, "scatter")
         a, b, (n, dtype), comm = x.data_ptr(), y.data_ptr(), _size(y), self.e.handle
-        return self.e.issue(lambda s: lib.ncclScatter(a, b, n, dtype, root, comm, s), opts, (x, y), [output],
-                            finish)
+        return self.e.issue("scatter", lambda s: lib.ncclScatter(a, b, n, dtype, root, comm, s),
+                            opts, (x, y), [output], finish)
 
     def all_to_all_single(self, output: Tensor, given: Tensor, output_splits: Any = None, input_splits: Any = None,
                           opts: Any = None) -> Any:
@@ -298,11 +303,12 @@ class Operations:
                 raise ValueError(f"all_to_all: {tuple(x.shape)} and {tuple(y.shape)} cannot be divided among {size} "
                                  "ranks")
             n = x.numel() // size * width
-            return self.e.issue(lambda s: lib.ncclAlltoAll(a, b, n, dtype, comm, s), opts, (x, y), [output], finish)
+            return self.e.issue("all_to_all", lambda s: lib.ncclAlltoAll(a, b, n, dtype, comm, s),
+                                opts, (x, y), [output], finish)
         sent = self.e.counts(_splits("input_split_sizes", input_splits, x, size), width)
         got = self.e.counts(_splits("output_split_sizes", output_splits, y, size), width)
-        return self.e.issue(lambda s: lib.hocketAlltoAllv(a, sent, None, b, got, None, dtype, comm, s), opts,
-                            (x, y, sent, got), [output], finish)
+        return self.e.issue("all_to_all", lambda s: lib.hocketAlltoAllv(a, sent, None, b, got, None, dtype, comm, s),
+                            opts, (x, y, sent, got), [output], finish)
 
     alltoall_base = all_to_all_single
 
@@ -317,8 +323,8 @@ class Operations:
         sent = self.e.counts([t.numel() for t in ins], width)
         got = self.e.counts([t.numel() for t in outs], width)
         a, b, comm = x.data_ptr(), y.data_ptr(), self.e.handle
-        return self.e.issue(lambda s: lib.hocketAlltoAllv(a, sent, None, b, got, None, dtype, comm, s), opts,
-                            (x, y, sent, got), outs, finish)
+        return self.e.issue("all_to_all", lambda s: lib.hocketAlltoAllv(a, sent, None, b, got, None, dtype, comm, s),
+                            opts, (x, y, sent, got), outs, finish)
 
     # ---- sends and receives ----
 
@@ -357,8 +363,8 @@ class Operations:
     def barrier(self, opts: Any = None) -> Any:
         mark = torch.zeros(1, dtype=torch.int64, device="cpu")
         at, comm = mark.data_ptr(), self.e.handle
-        return self.e.issue(lambda s: lib.ncclAllReduce(at, at, 1, DataType.UINT64, Op.MIN, comm, s), opts, mark,
-                            [mark], None)  # a call that nothing else makes: backend_error() knows it
+        return self.e.issue("barrier", lambda s: lib.ncclAllReduce(at, at, 1, DataType.UINT64, Op.MIN, comm, s),
+                            opts, mark, [mark], None)  # a call that nothing else makes: backend_error() knows it
 
     def monitored_barrier(self, timeout: Any = None, wait_all_ranks: bool = False) -> None:
         given = getattr(timeout, "timeout", timeout)  # BarrierOptions, from C++
