@@ -4,7 +4,7 @@
 # and PyTorch's own tests. The wheel stays in build/frameworks/torch (6 GB), the environment of `make check-frameworks`; another
 # version than TORCH's default in build/frameworks/torch-VERSION.
 # Environment: HK_BUILD, TORCH=2.15 (version), ONLY=pattern of names, INSTALL=no (only if the wheel is there), OWN=no (not PyTorch's
-# own tests).
+# own tests), PYTORCH=DIR (PyTorch's sources of the same version: its wheel lacks the tests of groups that change).
 set -u
 HK_BUILD=${HK_BUILD:-build/gcc} TORCH=${TORCH:-2.15}
 env=$PWD/build/frameworks/torch here=tests/python
@@ -63,6 +63,19 @@ fi
 if [ "${OWN:-}" != no ] && [[ own == *${ONLY:-}* ]]; then
   "$env/bin/python" -c 'import expecttest' 2>/dev/null || "$env/bin/pip" install -q expecttest
   if timeout -k 5 1500 "$env/bin/python" $here/torch_own.py; then passed=$((passed + 1)); else failed=$((failed + 1)); fi
+fi
+if [[ fault == *${ONLY:-}* ]]; then
+  own=test/distributed/test_c10d_fault_tolerance.py
+  if [ ! -e "${PYTORCH:-}/$own" ]; then
+    skipped=$((skipped + 1))
+    line SKIP fault "PYTORCH does not name a folder with PyTorch's sources: its wheel lacks $own"
+  elif timeout -k 5 1200 "$env/bin/python" $here/torch_fault.py "$PYTORCH" >"$tmp/out" 2>"$tmp/log"; then
+    passed=$((passed + 1))
+    line PASS fault "$(tail -n 1 "$tmp/out")"
+  else
+    failed=$((failed + 1))
+    line FAIL fault "$(tail -n 20 "$tmp/out" | sed '2,$s/^/      | /')"
+  fi
 fi
 echo "$passed passed, $failed failed, $skipped skipped"
 [ $failed = 0 ]
