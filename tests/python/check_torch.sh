@@ -48,6 +48,7 @@ for n in 2 4; do try life-$n $n $here/torch_life.py; done
 for t in elastic reconfigure; do try $t 3 $here/torch_$t.py; done
 try flight 3 $here/torch_flight.py
 try profile 2 $here/torch_profile.py
+for n in 2 3; do try window-$n $n $here/torch_window.py; done
 TORCH_FR_BUFFER_SIZE=100 try c10d-recorded 2 $here/torch_c10d.py cpu:hocket,cuda:gloo
 for n in 2 4; do try train-$n $n $here/torch_train.py; done
 for n in 2 4; do try parallel-$n $n $here/torch_parallel.py; done

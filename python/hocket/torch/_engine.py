@@ -44,7 +44,7 @@ class Engine:
         self.store, self.rank, self.size, self.timeout, self.name = store, rank, size, timeout, name
         self.lock, self.finishing = threading.RLock(), threading.RLock()
         self.sequence = self._barriers = 0
-        self.comm = comm or Communicator.from_id(self._shared_id("id", rank == 0), rank, size,
+        self.comm = comm or Communicator.from_id(self.shared_id("id", rank == 0), rank, size,
                                                  commName=name[:60] or "hocket")
         self.handle = self.comm.handle
         self._stream: Stream | None = None
@@ -54,6 +54,7 @@ class Engine:
         self._works: deque[Work] = deque()
         self._channels: dict[tuple[int, int, int], _Channel | SelfChannel] = {}
         self._anyone: dict[int, AnySource] = {}
+        self.windows: list[Engine] = []  # their engines, which end with this one
         self._ops: dict[Any, int] = {}
         self._batch: list[tuple[Call, Any, list[torch.Tensor], Callable[[], object] | None]] | None = None
         self._batch_parts: list[Work] = []
@@ -68,7 +69,7 @@ class Engine:
         engines.add(self)
         _watch.add(self)
 
-    def _shared_id(self, key: str, make: bool) -> bytes:
+    def shared_id(self, key: str, make: bool) -> bytes:
         """An id that one rank makes, from the group's store."""
         if make:
             made = unique_id()
@@ -354,6 +355,8 @@ class Engine:
         self.comm.abort()
         for channel in list(self._channels.values()):
             channel.abort()
+        for window in self.windows:
+            window.abort(why)
 
     def end(self, why: str) -> None:
         """Ends the group now, and gives back what it has. Other ranks hear of an abort if anything is under way."""
@@ -378,6 +381,8 @@ class Engine:
             anyone.close()
         for channel in self._channels.values():
             channel.close()
+        for window in self.windows:
+            window.shutdown()
         if self._stream is not None:
             lib.hocketStreamSynchronize(self._stream.handle)
         self._works.clear()  # they refer to this object, which would live, with its stream's thread, until a collection

@@ -19,6 +19,7 @@ from .._comm import Op, empty, view
 from .._lib import Error, RemoteError, lib
 from ._engine import Engine, Unformed
 from ._tensors import Use, any_of, gathered, memory, scattered, write
+from ._window import Window
 from ._work import Work
 
 Tensor = torch.Tensor
@@ -451,7 +452,8 @@ class HocketBackend(Operations, c10d.Backend):  # type: ignore[misc]
 
     # PyTorch asks for a property of C++ through Python: one that this class does not have would ask itself.
     supports_splitting = supports_shrinking = supports_reconfigure = supports_abort_hooks = True
-    supports_window = _supports_time_estimate = False
+    _supports_time_estimate = False
+    supports_window = False  # C++ asks for a window of C++: only groups of this backend alone have windows
     # PyTorch asks it for batch_isend_irecv, where a coalesced batch that is refused in part would stay open. Messages
     # wait for no other anyway.
     supports_coalescing = False
@@ -579,8 +581,7 @@ class _Members:
     """What the two kinds of a group have beside their operations."""
 
     e: Any
-    supports_reconfigure = supports_abort_hooks = True
-    supports_window = False
+    supports_reconfigure = supports_abort_hooks = supports_window = True
 
     def __init__(self, engine: Engine | Unformed, part: HocketBackend) -> None:
         group: Any = self
@@ -616,6 +617,10 @@ class _Members:
         prefix = c10d.PrefixStore(f"hocket/merge/{group_name}/{rank // size}", store)
         return _named(create(prefix, rank % size, size, timeout.total_seconds(), group_name or "merged", None),
                       group_name, group_desc)
+
+    def new_window(self, tensor: Tensor | None = None) -> Window:
+        """Memory that other ranks write into. All ranks call it."""
+        return Window(self.e, tensor)
 
     def get_reconfigure_handle(self) -> str:
         return self._part.get_reconfigure_handle()
