@@ -55,7 +55,7 @@ wheel: ## Python wheels in build/wheel: hocket-*.whl, and hocket_nccl_cu13-*.whl
 	$(MAKE) $(CORES) --no-print-directory NVCC="$${nvcc:-no}" BUILD="$$build" $(WHEEL_CROSS) lib python && \
 	HK_BUILD="$$build" STRIP=$(WHEEL_TOOL)strip $(WHEEL_ARCH:%=HOCKET_PLATFORM=linux_%) scripts/wheel.sh
 
-check-clients: ## accelerate, transformers' Trainer and Lightning with HOCKET_TORCH_AS_GLOO=1, torchft; after make check-torch
+check-clients: ## accelerate, Trainer, Lightning, DeepSpeed and Ray Train with HOCKET_TORCH_AS_GLOO=1, torchft; after make check-torch
 	@scripts/deps.sh check
 	@$(MAKE) $(CORES) --no-print-directory python
 	@HK_BUILD=$(BUILD) tests/python/check_clients.sh || [ $$? = 77 ]

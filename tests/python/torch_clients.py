@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Training by libraries that know Gloo alone on CPUs. They are used as their manuals say, with no word about a backend.
 
-torch_clients.py accelerate|trainer|lightning: each rank trains; rank 0 prints the group's type, the last loss and the
-time of a step, the median in milliseconds.
+torch_clients.py accelerate|trainer|lightning|deepspeed: each rank trains; rank 0 prints the group's type, the last loss
+and the time of a step, median and least in milliseconds. torch_clients.py ray starts two ranks by itself.
 """
+import json
 import os
 import statistics
 import sys
@@ -100,9 +101,57 @@ def by_lightning():
     return loss.item() / dist.get_world_size(), times
 
 
-loss, times = {"accelerate": by_accelerate, "trainer": by_trainer, "lightning": by_lightning}[sys.argv[1]]()
-if int(os.environ["RANK"]) == 0:
+def by_deepspeed():
+    import deepspeed
+    net = model()
+    engine, _, loader, _ = deepspeed.initialize(
+        model=net, optimizer=torch.optim.SGD(net.parameters(), lr=0.01), training_data=data(), config={
+            "train_micro_batch_size_per_gpu": BATCH, "zero_optimization": {"stage": 2},
+            "zero_allow_untested_optimizer": True, "steps_per_print": 10 * STEPS})
+    times = [time.perf_counter()]
+    for x, y in loader:
+        loss = torch.nn.functional.mse_loss(engine(x), y)
+        engine.backward(loss)
+        engine.step()
+        times.append(time.perf_counter())
+    loss = loss.detach()
+    dist.all_reduce(loss)
+    return loss.item() / dist.get_world_size(), times
+
+
+def by_ray():
+    import ray.train.torch
+
+    def train():
+        net = ray.train.torch.prepare_model(model())
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+        times = [time.perf_counter()]
+        for x, y in ray.train.torch.prepare_data_loader(torch.utils.data.DataLoader(data(), batch_size=BATCH)):
+            optimizer.zero_grad()
+            loss = torch.nn.functional.mse_loss(net(x), y)
+            loss.backward()
+            optimizer.step()
+            times.append(time.perf_counter())
+        loss = loss.detach()
+        dist.all_reduce(loss)
+        if dist.get_rank() == 0:
+            with open(os.path.join(folder, "said"), "w") as file:
+                json.dump([loss.item() / dist.get_world_size(), times, dist.get_backend()], file)
+
+    ray.init(num_cpus=2, include_dashboard=False, object_store_memory=2**27)
+    with tempfile.TemporaryDirectory() as folder:
+        ray.train.torch.TorchTrainer(train, scaling_config=ray.train.ScalingConfig(num_workers=2),
+                                     run_config=ray.train.RunConfig(storage_path=folder)).fit()
+        with open(os.path.join(folder, "said")) as file:
+            said = json.load(file)
+    ray.shutdown()
+    return said
+
+
+loss, times, *group = globals()[f"by_{sys.argv[1]}"]()
+if int(os.environ.get("RANK", "0")) == 0:
     steps = [1000 * (b - a) for a, b in zip(times[2:], times[3:])]
-    print(f"{dist.get_backend()} {loss:.6f} {statistics.median(steps):.2f} {min(steps):.2f}\n", end="")
+    name = group[0] if group else dist.get_backend()
+    print(f"{name} {loss:.6f} {statistics.median(steps):.2f} {min(steps):.2f}\n", end="")
 if dist.is_initialized():
     dist.destroy_process_group()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Windows of torch.distributed: put, signal and wait, blocking and not, between all ranks; wrong arguments; time-outs."""
+"""Windows of torch.distributed: put, signal and wait, blocking and not, between all ranks; wrong calls; time-outs."""
 import datetime
 
 import torch

@@ -86,7 +86,8 @@ class Window:
         """Tells a rank that all earlier puts to it have arrived."""
         self._peer("signal", peer_rank)
         comm = self.e.handle
-        return self._issue("signal", lambda s: lib.ncclSignal(peer_rank, _USER, 0, 0, comm, s), async_op, opts, None, [])
+        return self._issue("signal", lambda s: lib.ncclSignal(peer_rank, _USER, 0, 0, comm, s),
+                           async_op, opts, None, [])
 
     def wait_signal(self, peer_rank: int, async_op: bool, opts: Any = None) -> Any:
         """Waits for one signal of a rank; a signal that comes before is not lost."""
