@@ -58,7 +58,7 @@ static void add_link(const hk_shm_arena *a, uint32_t channel, uint32_t from, uin
 static void add_mcast(const hk_shm_arena *a, uint32_t channel, uint32_t from) {
   const uint32_t n = a->shape.nranks, nslots = a->shape.nslots,
                  many = nslots > HK_MCAST_SLOTS ? nslots : HK_MCAST_SLOTS;
-  const uint32_t small = n == 2 ? HK_SLOT_SMALL_OF_TWO : HK_SLOT_SMALL;
+  const uint32_t small = n < 3 ? 8192 : n == 3 ? 2048 : 1024;
   hk_link out = end_of(a, HK_LINK_MCAST_SEND, channel, from, from);
   ck_assert(out.mask == many - 1 && out.nheads == n - 1 && out.small_bytes == small);
   ck_assert((uintptr_t)out.slots % PAIR == 0 && (uintptr_t)out.payload % PAGE == 0);

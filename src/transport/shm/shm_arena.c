@@ -7,7 +7,8 @@
 #include "shm.h"
 
 enum {
-  PAGE = 4096,              /* of the layout; larger real pages only make it less sparse */
+  PAGE = 4096, /* of the layout; larger real pages only make it less sparse */
+  COPIES = 16384,
   PAIR = 2 * HK_CACHE_LINE, /* processors fetch lines in pairs, so data written by two ranks is a pair apart */
   FAILURE_AT = 0,
   CMA_FROM_AT = HK_CACHE_LINE,
@@ -16,8 +17,13 @@ enum {
 
 static size_t shm_arena_control_bytes(uint32_t nslots) { return hk_round_up(nslots * sizeof(hk_slot), PAIR); }
 
+/* Each reader's cache has a copy of each sender's slots: those of one number take at most COPIES bytes, so that those
+ * of all HK_MCAST_SLOTS numbers take a mebibyte. */
 static uint32_t shm_arena_small_bytes(const hk_shm_shape *shape) {
-  return shape->nranks == 2 ? HK_SLOT_SMALL_OF_TWO : HK_SLOT_SMALL;
+  const size_t copies = (size_t)shape->nranks * (shape->nranks - 1);
+  uint32_t bytes = HK_SLOT_SMALL_MOST;
+  while (bytes > HK_SLOT_SMALL && bytes * copies > COPIES) bytes /= 2;
+  return bytes;
 }
 
 void hk_shm_arena_layout(hk_shm_arena *a, const hk_shm_shape *shape) {
