@@ -73,7 +73,7 @@ static inline hk_status api_coll_check_type(const char *who, size_t count, ncclD
 
 static hk_status api_coll_check_redop(const char *who, ncclComm_t c, ncclDataType_t type, int op, hk_call *call) {
   if (op >= 0 && op < ncclNumOps) {
-    call->redop = (uint8_t)(op | c->redop_flags);
+    call->redop = (uint8_t)(op | c->numerics.redop_flags);
     return HK_OK;
   }
   int i = op - ncclNumOps;
@@ -85,7 +85,7 @@ static hk_status api_coll_check_redop(const char *who, ncclComm_t c, ncclDataTyp
   if (c->redops[i].dtype != type)
     return HK_FAIL(HK_ERR_ARGUMENT, "%s: operator %d was made for %s, not for %s", who, op,
                    hk_dtype_name((hk_dtype)c->redops[i].dtype), hk_dtype_name((hk_dtype)type));
-  call->redop = (uint8_t)(HK_PREMULSUM | c->redop_flags);
+  call->redop = (uint8_t)(HK_PREMULSUM | c->numerics.redop_flags);
   call->scalar = c->redops[i].scalar;
   call->scalar_on_device = c->redops[i].on_device;
   return HK_OK;
@@ -97,7 +97,7 @@ hk_status hk_call_may_quantise(ncclComm_t c, const char *who) {
                    "%s: quantised sums are for ranks on host memory, and this communicator is on GPU %d: call "
                    "ncclAllReduce, without HOCKET_QUANTISED",
                    who, c->device);
-  if (c->redop_flags & HK_REDOP_INVARIANT)
+  if (c->numerics.redop_flags & HK_REDOP_INVARIANT)
     return HK_FAIL(HK_ERR_USAGE,
                    "%s: a quantised value depends on its neighbours, so the sum cannot be batch-invariant: switch one "
                    "of the two off (HOCKET_BATCH_INVARIANT, hocketCommSetBatchInvariant)",
@@ -122,11 +122,11 @@ static __attribute__((noinline)) hk_status api_coll_quantise(const char *who, hk
 
 /* True if the user wants the communicator's allreduces quantised. */
 static __attribute__((noinline)) bool api_coll_wants_quantised(ncclComm_t c) {
-  if (!c->quantises) c->quantises = c->settings->QUANTISED ? 2 : 1;
-  return c->quantises > 1;
+  if (!c->numerics.quantises) c->numerics.quantises = c->settings->QUANTISED ? 2 : 1;
+  return c->numerics.quantises > 1;
 }
 static inline bool api_coll_quantises(ncclComm_t c) {
-  return __builtin_expect(c->quantises != 1, 0) && api_coll_wants_quantised(c);
+  return __builtin_expect(c->numerics.quantises != 1, 0) && api_coll_wants_quantised(c);
 }
 
 static hk_status api_coll_check_peer(const char *who, const char *what, int peer, ncclComm_t c) {

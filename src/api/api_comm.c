@@ -149,7 +149,7 @@ static hk_status api_comm_init_child(ncclComm_t parent, ncclComm_t *newcomm, con
   if (lends && !hk_comm_failing(parent)) c->lender = parent;
   c->backend = parent->backend;
   c->device = parent->device;
-  c->options.batch_invariant = (parent->redop_flags & HK_REDOP_INVARIANT) != 0;
+  c->options.batch_invariant = (parent->numerics.redop_flags & HK_REDOP_INVARIANT) != 0;
   return hk_group_submit_init(c, how, newcomm);
 out:
   rc = hk_group_report_unstarted(how, rc);
@@ -214,7 +214,7 @@ static hk_status api_comm_grow_parent(ncclComm_t parent, int nranks, const ncclU
   HK_TRY(hk_comm_new(&c, parent->rank, nranks, config), out);
   if (!config) c->options = parent->options;
   c->device = parent->device;
-  c->options.batch_invariant = (parent->redop_flags & HK_REDOP_INVARIANT) != 0;
+  c->options.batch_invariant = (parent->numerics.redop_flags & HK_REDOP_INVARIANT) != 0;
   return hk_group_submit_init(c, &how, newcomm);
 out:
   rc = hk_group_report_unstarted(&how, rc);
@@ -273,7 +273,7 @@ HK_EXPORT ncclResult_t hocketCommSetBatchInvariant(ncclComm_t comm, int on) {
     HK_GIVE_UP(
         HK_FAIL(HK_ERR_ARGUMENT, "hocketCommSetBatchInvariant: %d: give 1 to switch it on, 0 to switch it off", on),
         out);
-  comm->redop_flags = on ? HK_REDOP_INVARIANT : 0;
+  comm->numerics.redop_flags = on ? HK_REDOP_INVARIANT : 0;
 out:
   return (ncclResult_t)rc;
 }
@@ -285,7 +285,7 @@ HK_EXPORT ncclResult_t hocketCommSetQuantised(ncclComm_t comm, int on) {
     HK_GIVE_UP(HK_FAIL(HK_ERR_ARGUMENT, "hocketCommSetQuantised: %d: give 1 to switch it on, 0 to switch it off", on),
                out);
   if (on) HK_TRY(hk_call_may_quantise(comm, "hocketCommSetQuantised"), out);
-  comm->quantises = (uint8_t)(1 + on);
+  comm->numerics.quantises = (uint8_t)(1 + on);
 out:
   return (ncclResult_t)rc;
 }

@@ -24,13 +24,13 @@ hk_status hk_consistency_publish(ncclComm_t c, void *fact) {
   const hk_comm_options *o = &c->options;
   HK_OR_RETURN(hk_overrides_read(s->overrides, c->settings, o->min_ctas, o->max_ctas));
   if (o->batch_invariant >= 0 ? o->batch_invariant : s->overrides->filter.batch_invariant)
-    c->redop_flags = HK_REDOP_INVARIANT;
+    c->numerics.redop_flags = HK_REDOP_INVARIANT;
   c->options.by_place = s->overrides->by_place;
   HK_OR_RETURN(hk_tuner_load(c->settings, &s->tuner));
   f->slot_bytes = (uint64_t)c->settings->SLOT_BYTES;
   f->nslots = (uint64_t)c->settings->SLOTS;
   memcpy(f->agreement, s->overrides->agreement, sizeof f->agreement);
-  f->agreement[HK_AGREE_BATCH_INVARIANT] = c->redop_flags;
+  f->agreement[HK_AGREE_BATCH_INVARIANT] = c->numerics.redop_flags;
   const int64_t settings[] = {o->nvls_ctas,
                               o->net_channels,
                               o->nvlink_first,

@@ -123,6 +123,12 @@ typedef struct hk_ras_part {
   hk_service_timer retry; /* while another process has the server */
 } hk_ras_part;
 
+/* How the communicator's reductions round. */
+typedef struct hk_numerics {
+  uint8_t redop_flags; /* ORed into their operators: HK_REDOP_INVARIANT or 0 */
+  uint8_t quantises;   /* 1 + what hocketCommSetQuantised was given; 0: HOCKET_QUANTISED decides at the first call */
+} hk_numerics;
+
 typedef struct hk_registration hk_registration;
 typedef struct hk_rma hk_rma;
 
@@ -131,9 +137,8 @@ struct ncclComm {
    * communicator. */
   _Atomic(uint32_t) magic;
   int rank, nranks, device;
-  unsigned forks;      /* hk_forks when it was made */
-  uint8_t redop_flags; /* ORed into the operators of its reductions: HK_REDOP_INVARIANT or 0 */
-  uint8_t quantises;   /* 1 + what hocketCommSetQuantised was given; 0: HOCKET_QUANTISED decides at the first call */
+  unsigned forks; /* hk_forks when it was made */
+  hk_numerics numerics;
   hk_ras_part ras;
   const struct hk_settings *settings; /* the parameters, as they were when it was made */
   hk_comm_options options;
