@@ -4,6 +4,7 @@
 #include <math.h>
 #include "gpu.h"
 #include "protocol.h"
+#include "select.h"
 
 enum {
   WAVE_BYTES = 256 << 10,  /* of a rank in shared slots for one wave: the caches then hold some waves of all ranks */
@@ -117,8 +118,7 @@ size_t hk_chunk(const hk_machine *m, const hk_outline *o, size_t block) {
 /* References take no room in slots, so their waves may be longer. Longer waves are better: a rank can be ahead of its
  * peers only by as many waves as a link has slots, and after each wave it waits for the slower of two ranks. */
 static size_t cost_run_chunk(const hk_machine *m, const hk_outline *o, size_t block) {
-  const bool refers = m->reads && o->summary.refers && o->summary.first.rounds == 1;
-  return refers ? cost_chunk_within(m, o, block, READ_BYTES) : hk_chunk(m, o, block);
+  return hk_payload_reads(m, o) ? cost_chunk_within(m, o, block, READ_BYTES) : hk_chunk(m, o, block);
 }
 
 static double cost_waves(const hk_machine *m, const hk_outline *o, double block) {
@@ -183,6 +183,13 @@ hk_status hk_algorithm_price(const hk_machine *m, const hk_algorithm *a, hk_coll
   HK_OR_RETURN(cost_outline(m, a, coll, &o));
   const bool can = o && (!m->quantised || o->summary.quantises);
   *us = can ? hk_price(m, o, (double)bytes / fmax(1, o->summary.blocks)) : INFINITY;
+  return HK_OK;
+}
+
+hk_status hk_decide_payload(const hk_machine *m, hk_coll coll, size_t bytes, bool uneven, hk_decision *d) {
+  const hk_outline *o;
+  HK_OR_RETURN(cost_outline(m, d->algorithm, coll, &o));
+  d->payload = hk_payload_of(m, o, bytes, uneven);
   return HK_OK;
 }
 

@@ -37,6 +37,3 @@ double hk_between_us_per_b(const hk_machine *m, const hk_outline *o);
  * its programs are too large to be chosen, or links carry quantised values and theirs may not. The machine has
  * outlines. */
 hk_status hk_algorithm_price(const hk_machine *m, const hk_algorithm *a, hk_coll coll, size_t bytes, double *us);
-/* Bytes of a block that one wave moves, if a block of the algorithm's programs has `block` bytes on all channels: all
- * ranks get the same value. */
-hk_status hk_choose_chunk(const hk_machine *m, const hk_algorithm *a, hk_coll coll, size_t block, size_t *out);

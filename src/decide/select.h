@@ -5,7 +5,7 @@
  */
 #pragma once
 #include "../program/program.h"
-#include "machine.h"
+#include "payload.h"
 
 struct hk_algorithm; /* algorithm.h */
 
@@ -42,10 +42,11 @@ typedef struct hk_decision {
   const struct hk_algorithm *algorithm;
   hk_protocol protocol;
   int channels;
-  double us;        /* the model's price */
-  bool ruled;       /* a tuning file decided */
-  bool overruled;   /* no choice that the user allows is batch-invariant, so the others were dropped: warn */
-  const char *note; /* NULL, or a static text why it is not the cheapest ("as the tuning file says") */
+  hk_payload payload; /* set by hk_decide_payload */
+  double us;          /* the model's price */
+  bool ruled;         /* a tuning file decided */
+  bool overruled;     /* no choice that the user allows is batch-invariant, so the others were dropped: warn */
+  const char *note;   /* NULL, or a static text why it is not the cheapest ("as the tuning file says") */
 } hk_decision;
 /* Sizes of a class have one decision, so that a communicator can keep it: a class is an eighth of an octave. The prices
  * of the largest size decide, so a power of two, the last of its class, has the decision of its own prices. */
@@ -59,6 +60,12 @@ bool hk_select_invariant(const struct hk_algorithm *a, hk_coll coll);
  * is for other sizes is chosen only if the filter or a rule leaves no other. If no choice satisfies the filter, it is
  * ignored, and `note` says so. HK_ERR_SYSTEM: no memory. */
 hk_status hk_select(const hk_machine *m, const hk_filter *filter, hk_coll coll, size_t bytes, hk_decision *out);
+
+/* Adds to a decision how data travels; arguments as in hk_payload_of (payload.h). */
+hk_status hk_decide_payload(const hk_machine *m, hk_coll coll, size_t bytes, bool uneven, hk_decision *d);
+/* Bytes of a block that one wave moves, if a block of the algorithm's programs has `block` bytes on all channels: all
+ * ranks get the same value. */
+hk_status hk_choose_chunk(const hk_machine *m, const struct hk_algorithm *a, hk_coll coll, size_t block, size_t *out);
 
 /* Prices one algorithm and protocol. *can: it can run, and is not excluded. */
 hk_status hk_select_one(const hk_machine *m, const hk_filter *filter, hk_coll coll, size_t bytes,

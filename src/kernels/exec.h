@@ -78,6 +78,3 @@ int hk_exec_waits_for(const hk_exec *x, int *peers, int room);
 hk_status hk_exec_bad_slot(hk_exec *x, const hk_link *link, const hk_slot *s, size_t expected);
 /* Adds the peers for which a link waits that is not ready for `bytes`, each once. */
 void hk_exec_add_awaited(const hk_link *link, size_t bytes, int *peers, int *n, int room);
-
-/* below this size a copy into the slot is cheaper than waiting for the credit at the end */
-enum { HK_REF_MIN_BYTES = 16384 };

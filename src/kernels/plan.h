@@ -19,11 +19,9 @@ typedef struct hk_plan {
   unsigned orders;          /* GPUs: channel c has the program of ring order c % orders: `program`, then `more` */
   struct hk_program **more; /* [orders - 1] */
   unsigned max_operands;    /* of a move; each reader of a multicast counts */
-  /* long multicasts may go to places: hk_traits.places is true, and the number of ranks allows it */
-  bool places;
-  bool proxied;         /* some links lead over a network */
-  bool sums;            /* this rank hands data to a network that adds up */
-  bool compared;        /* set by the caller: other ranks have been asked whether they make the same call */
+  bool proxied;             /* some links lead over a network */
+  bool sums;                /* this rank hands data to a network that adds up */
+  bool compared;            /* set by the caller: other ranks have been asked whether they make the same call */
   uint8_t flight_name;  /* the caller's: 1 + the index of the algorithm's name in the flight recorder; 0: none yet */
   hk_steps *steps;      /* steps for short messages on the host; NULL: none */
   void *device;         /* the plan on a GPU (gpu/plan.h); NULL on the host, which has `links` */

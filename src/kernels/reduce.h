@@ -39,8 +39,6 @@ enum {
   HK_MOVE_AHEAD = 4,                                /* sources are in memory, not in caches: prefetch them */
   HK_MOVE_UNCACHED = HK_MOVE_STREAM | HK_MOVE_AHEAD /* both */
 };
-/* Buffers of this size do not stay in the caches of a core: they are moved with HK_MOVE_UNCACHED. */
-enum { HK_STREAM_MIN_BYTES = 8 << 20 };
 
 /* memcpy in the best form for this processor and size. */
 void hk_copy(void *dst, const void *src, size_t bytes, unsigned flags);

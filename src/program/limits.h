@@ -11,6 +11,11 @@ typedef enum hk_protocol { HK_PROTO_SIMPLE, HK_PROTO_LL, HK_PROTO_LL128, HK_PROT
 
 enum {
   HK_CHANNELS = 8, /* of links between two ranks, for collectives */
+  /* Below this size a copy into a slot takes less time than the wait for its reader, so slots refer to no memory. */
+  HK_REF_MIN_BYTES = 16384,
+  /* Buffers of this size do not stay in the caches of a core. */
+  HK_STREAM_MIN_BYTES = 8 << 20,
+  HK_PLACES_READERS = 15, /* of a multicast to places (transport/places.h): a sum is written to so many at once */
   /* small_bytes of a link that grows: the payload that networks send together with the header, from and to their own
    * memory. A GPU's link over the network has memory for such slots from the start. */
   HK_LINK_SMALL = 4064,

@@ -267,6 +267,7 @@ static void summary_volume(hk_summary *out, hk_summary_run *x) {
     if (p->traits.switch_span > out->switch_span) out->switch_span = p->traits.switch_span;
     out->one_shot |= p->traits.one_shot;
     out->refers = (r == 0 || out->refers) && p->traits.refers;
+    out->places = (r == 0 || out->places) && p->traits.places;
     if (p->scratch_blocks > out->scratch) out->scratch = p->scratch_blocks;
   }
   out->quantises = rounded * (x->nranks / x->period) == x->programs[0]->blocks;

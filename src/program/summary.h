@@ -66,7 +66,7 @@ typedef struct hk_summary {
   uint32_t fan, far_fan, scratch;
   uint32_t switch_span; /* hk_traits, the largest */
   bool one_shot;        /* likewise, of any rank */
-  bool refers;          /* likewise, of all ranks */
+  bool refers, places;  /* likewise, of all ranks */
   /* An allreduce's links may carry rounded values (quantised.h): each value is rounded at most once before it is added,
    * and each sum once, by one rank, from which all get it. So the error does not grow with the number of ranks, and all
    * ranks get the same bits. */

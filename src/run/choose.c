@@ -10,13 +10,11 @@
 #include "../comm/rings.h"
 #include "../core/backend.h"
 #include "../core/comm.h"
-#include "../decide/cost.h"
 #include "../decide/outlines.h"
 #include "../decide/overrides.h"
 #include "../decide/programs.h"
 #include "../program/cursor.h"
 #include "../program/layout.h"
-#include "../transport/places.h"
 #include "collnet.h"
 #include "plans.h"
 #include "selection.h"
@@ -81,10 +79,8 @@ static hk_status choose_plan_make(ncclComm_t c, const hk_decision *d, const hk_c
   HK_TRY(hk_algorithm_build(a, &what, &program), undo);
   plan->program = program;
   plan->channels = choose_channels_of(c, d, op, program);
-  /* Measured: two ranks lose (docs/results/cpu.md); the cause is not known. */
-  plan->places = !c->selection->machine.team.overlap && c->nranks > 2 && c->nranks <= HK_PLACES_READERS + 1 &&
-                 program->traits.places;
-  plan->max_operands = program->traits.max_operands + (plan->places ? HK_PLACES_READERS : 0);
+  const bool places = program->traits.places && hk_payload_may_place(&c->selection->machine);
+  plan->max_operands = program->traits.max_operands + (places ? HK_PLACES_READERS : 0);
   plan->orders = 1;
   plan->sums = program->traits.in_groups;
   HK_TRY(choose_add_orders(c, plan, a, what), undo);
@@ -275,15 +271,16 @@ static hk_status choose_decide(ncclComm_t c, const hk_call *op, hk_choice *choic
   const hk_program *p = choice->plan->program;
   *a = (hk_launch){.total = bytes, .unit = unit, .block_bytes = hk_block_bytes(p, bytes, unit)};
   hk_machine m = choose_machine_for(c, op);
-  m.uncached = whole >= HK_STREAM_MIN_BYTES;
+  HK_TRY(hk_decide_payload(&m, coll, whole, op->blocks, &d), out);
+  m.uncached = d.payload.uncached;
   a->quantised = hk_call_quantised(op);
-  a->places = choice->plan->places && choice->plan->channels == 1 && !op->blocks && m.uncached && !a->quantised;
+  a->places = d.payload.mode == HK_PAYLOAD_PLACES && choice->plan->channels == 1;
   HK_TRY(choose_chunk_of(c, &m, &d, choice->plan, a->block_bytes, &a->chunk), out);
   if (c->selection->tuner)
     a->chunk = hk_tuner_chunk(c->selection->tuner, coll, whole, &d, (int)choice->plan->channels, a->chunk);
   a->protocol = d.protocol;
   a->signature = hk_call_signature(op);
-  a->move_flags = whole >= HK_STREAM_MIN_BYTES ? HK_MOVE_UNCACHED : 0;
+  a->move_flags = d.payload.uncached ? HK_MOVE_UNCACHED : 0;
   if (hk_coll_reduces(coll))
     HK_TRY(hk_reducer_init(&a->reducer, (hk_dtype)op->dtype, hk_call_op(op), c->nranks, &op->scalar), out);
   choose_counter(c, op, a);

@@ -16,8 +16,6 @@
 #pragma once
 #include "link.h"
 
-enum { HK_PLACES_READERS = 15 }; /* the most: a sum can be written to this many places at once */
-
 /* Receiver of a multicast, at the beginning of an operation: the data of the next `count` slots belongs at `to`, each
  * `each` bytes after the one before, `bytes` in all. Does nothing if other processes cannot map that memory. */
 void hk_places_post(hk_link *l, void *to, size_t bytes, uint32_t count, size_t each, uint32_t signature);
