@@ -1,0 +1,229 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A communicator's decisions (selection.h): the machine and the filter of a call, and the user's settings. */
+#include "selection.h"
+#include <stdlib.h>
+#include <string.h>
+#include "../base/log.h"
+#include "../base/param.h"
+#include "../comm/rings.h"
+#include "../core/backend.h"
+#include "../core/comm.h"
+#include "../decide/outlines.h"
+#include "../decide/overrides.h"
+#include "../decide/programs.h"
+#include "../program/layout.h"
+#include "choose.h"
+#include "collnet.h"
+#include "plans.h"
+#include "tuner.h"
+
+/* If each pair of ranks has its own count, no rank knows all counts. All ranks then choose as for blocks of this
+ * size. */
+enum { PAIR_BYTES = 1 << 20 };
+
+size_t hk_selection_uneven_count(const hk_call *op) {
+  size_t unit = hk_dtype_size((hk_dtype)op->dtype), longest = op->blocks->longest / unit, count = 1;
+  if (hk_coll_pairs((hk_coll)op->coll)) return PAIR_BYTES / unit;
+  while (count < longest) count *= 2;
+  return count;
+}
+
+size_t hk_selection_bytes(ncclComm_t c, const hk_call *op) {
+  size_t bytes = hk_selection_count(op) * hk_dtype_size((hk_dtype)op->dtype);
+  bool parts = hk_coll_partition((hk_coll)op->coll) == HK_PART_WHOLE;
+  return parts ? bytes * (size_t)c->nranks : bytes;
+}
+
+static int selection_smaller(int a, int b) { return !a ? b : !b ? a : a < b ? a : b; }
+
+/* The filter from the communicator's and the call's options. */
+static hk_filter selection_filter(ncclComm_t c, const hk_call *op) {
+  hk_filter filter = c->selection->overrides->filter;
+  const hk_call_options *o = &op->options;
+  _Static_assert(sizeof filter.only == sizeof o->only, "one bit set for each protocol");
+  memcpy(filter.only, o->only, sizeof filter.only);
+  filter.inplace = (hk_inplace)o->inplace;
+  if (o->min_ctas) filter.min_channels = o->min_ctas;
+  filter.max_channels = selection_smaller(filter.max_channels, o->max_ctas);
+  if (filter.max_channels && filter.min_channels > filter.max_channels) filter.min_channels = filter.max_channels;
+  filter.efficient = ((o->policy ? o->policy - 1 : c->options.policy) & NCCL_CTA_POLICY_EFFICIENCY) != 0;
+  filter.batch_invariant = (op->redop & HK_REDOP_INVARIANT) != 0;
+  return filter;
+}
+
+/* What the switches and the network can do for this call: they know fewer types and operators than cores do. */
+static void selection_helpers(ncclComm_t c, const hk_call *op, bool *in_switch, bool *in_network) {
+  const hk_team *team = &c->selection->machine.team;
+  *in_switch = team->in_switch && (!hk_coll_reduces((hk_coll)op->coll) || c->backend->switch_reduces(op));
+  *in_network = team->in_network && hk_collnet_can(c, op->coll, op->dtype, hk_call_op(op));
+}
+
+hk_machine hk_selection_machine(ncclComm_t c, const hk_call *op) {
+  hk_machine m = c->selection->machine;
+  selection_helpers(c, op, &m.team.in_switch, &m.team.in_network);
+  /* With LL protocols, two ranks that disagree about a length could wait for lines that the other rank sends in another
+   * form. */
+  if (hk_coll_pairs((hk_coll)op->coll)) m.protocols = 1u << HK_PROTO_SIMPLE;
+  if (hk_call_quantised(op)) hk_machine_quantise(&m, hk_dtype_size((hk_dtype)op->dtype));
+  return m;
+}
+
+hk_status hk_choose_check(ncclComm_t c, const hk_call *op, const char *who) {
+  hk_machine m = hk_selection_machine(c, op);
+  hk_filter filter = selection_filter(c, op);
+  hk_decision d;
+  const hk_algorithm *const *all = hk_filter_algorithms(&filter);
+  for (int i = 0; all[i]; i++)
+    for (int p = 0; p < HK_PROTO_COUNT; p++) {
+      bool can;
+      HK_OR_RETURN(
+          hk_select_one(&m, &filter, (hk_coll)op->coll, hk_selection_bytes(c, op), all[i], (hk_protocol)p, &d, &can));
+      if (can) return HK_OK;
+    }
+  return HK_FAIL(
+      HK_ERR_ARGUMENT,
+      "%s: none of the algorithms and protocols that algSelection names can run %s here: `hocket plan` shows "
+      "those that can, and forceAlgSelection = 0 makes it a wish",
+      who, hk_coll_name((hk_coll)op->coll));
+}
+
+enum { CLASSES = HK_COLL_COUNT * HK_SIZE_CLASSES };
+
+/* Asks the model, a tuning file and a plugin for the decision. */
+static hk_status selection_ask(ncclComm_t c, const hk_call *op, size_t bytes, hk_decision *d) {
+  const hk_coll coll = (hk_coll)op->coll;
+  const hk_machine m = hk_selection_machine(c, op);
+  const hk_filter filter = selection_filter(c, op);
+  hk_tuner *tuner = c->selection->tuner;
+  HK_OR_RETURN(hk_select(&m, &filter, coll, bytes, d));
+  return tuner && !d->ruled ? hk_tuner_ask(tuner, &m, &filter, coll, bytes, d) : HK_OK;
+}
+
+hk_status hk_choose_price(ncclComm_t c, const hk_call *op, double *us) {
+  hk_decision d;
+  HK_OR_RETURN(selection_ask(c, op, hk_selection_bytes(c, op), &d));
+  *us = d.us;
+  return HK_OK;
+}
+
+/* Once for each collective, by one rank. */
+static void selection_warn_overruled(ncclComm_t c, hk_coll coll, const hk_decision *d) {
+  if (!d->overruled) return;
+  if (c->rank == 0 && !(c->selection->overruled >> coll & 1u))
+    HK_WARN("%s: NCCL_ALGO allows only algorithms that are not batch-invariant, and HOCKET_BATCH_INVARIANT or "
+            "hocketCommSetBatchInvariant is set: %s is used. Allow one that is (hocket verify --all shows which), or "
+            "unset one of the two",
+            hk_coll_name(coll), d->algorithm->name);
+  c->selection->overruled |= 1u << coll;
+}
+
+hk_status hk_selection_decide(ncclComm_t c, const hk_call *op, size_t bytes, hk_decision *d) {
+  const hk_selection *s = c->selection;
+  bool in_switch, in_network;
+  if (op->asks || s->tuner || s->overrides->rules) {
+    HK_OR_RETURN(selection_ask(c, op, bytes, d));
+    selection_warn_overruled(c, (hk_coll)op->coll, d);
+    return HK_OK;
+  }
+  selection_helpers(c, op, &in_switch, &in_network);
+  const int unit = hk_call_quantised(op) ? (int)hk_dtype_size((hk_dtype)op->dtype) : 0;
+  const int kind = 1 + in_switch + 2 * in_network + 4 * ((op->redop & HK_REDOP_INVARIANT) != 0) + 8 * unit;
+  const hk_algorithm *const *all = hk_filter_algorithms(&s->overrides->filter);
+  hk_class_decision *kept = &s->classes[op->coll * HK_SIZE_CLASSES + hk_size_class(bytes)];
+  if (kept->known == kind) {
+    *d = (hk_decision){
+        .algorithm = all[kept->algorithm], .protocol = (hk_protocol)kept->protocol, .channels = kept->channels};
+    return HK_OK;
+  }
+  HK_OR_RETURN(selection_ask(c, op, bytes, d));
+  selection_warn_overruled(c, (hk_coll)op->coll, d);
+  if (d->note) return HK_OK; /* said for each size */
+  *kept =
+      (hk_class_decision){.known = (uint8_t)kind, .protocol = (uint8_t)d->protocol, .channels = (uint16_t)d->channels};
+  while (all[kept->algorithm] != d->algorithm) kept->algorithm++;
+  return HK_OK;
+}
+
+const hk_machine *hk_choose_machine(ncclComm_t c) { return &c->selection->machine; }
+
+const hk_constants *hk_choose_constants(ncclComm_t c) { return &c->selection->overrides->constants; }
+
+hk_status hk_choose_layout(ncclComm_t c, const uint64_t *hosts, const uint16_t *order, int nchannels) {
+  return hk_layout_new(&c->selection->layout, c->nranks, hosts, NULL, order, nchannels);
+}
+
+void hk_choose_rings(ncclComm_t c, hk_ring_settings *out) {
+  const hk_overrides *o = c->selection->overrides;
+  *out = (hk_ring_settings){.paths = &o->paths,
+                            .cross_nic = o->cross_nic,
+                            .min_channels = o->filter.min_channels,
+                            .max_channels = o->filter.max_channels,
+                            .graph_file = o->graph_file,
+                            .dump_file = o->graph_dump_file};
+}
+
+int hk_choose_most_channels(ncclComm_t c) { return c->selection->overrides->filter.max_channels; }
+
+/* Forgets the choices of earlier calls. Their plans stay. */
+static void selection_forget(ncclComm_t c) {
+  for (int coll = 0; coll < HK_COLL_COUNT; coll++) c->plans->last[coll].valid = false;
+  memset(c->plans->kept, 0, sizeof c->plans->kept);
+  memset(c->selection->classes, 0, CLASSES * sizeof *c->selection->classes);
+}
+
+void hk_choose_only(ncclComm_t c, int coll, uint32_t algorithms) {
+  c->selection->overrides->filter.barred[coll] = ~algorithms;
+  selection_forget(c);
+}
+
+const hk_algorithm *const *hk_choose_algorithms(ncclComm_t c) {
+  return hk_filter_algorithms(&c->selection->overrides->filter);
+}
+
+uint64_t hk_choose_programs(ncclComm_t c) {
+  const hk_user_programs *p = c->selection->overrides->programs;
+  return p ? p->hash : 0;
+}
+
+hk_status hk_choose_add_program(ncclComm_t c, const char *name, const char *text, uint8_t *way, uint64_t *hash) {
+  hk_overrides *o = c->selection->overrides;
+  if (!o->programs) HK_OR_RETURN(hk_user_programs_new(&o->programs));
+  o->filter.algorithms = o->programs->all;
+  const int before = o->programs->n;
+  const uint64_t hash_before = o->programs->hash;
+  HK_OR_RETURN(hk_user_programs_add(o->programs, name, text, (unsigned)c->settings->SLOTS, way));
+  for (int i = before; i < o->programs->n; i++) {
+    const int nranks = o->programs->own[i].loaded.nranks;
+    if (nranks == c->nranks) continue;
+    hk_user_programs_drop(o->programs, hash_before);
+    return HK_FAIL(HK_ERR_ARGUMENT, "%s: a program of %d ranks, and this communicator has %d", name, nranks, c->nranks);
+  }
+  *hash = o->programs->hash;
+  selection_forget(c);
+  return HK_OK;
+}
+
+void hk_choose_drop_program(ncclComm_t c, uint64_t hash_before) {
+  hk_user_programs *p = c->selection->overrides->programs;
+  /* Prices are kept by address, and the next program has the address of one that goes. */
+  for (int i = 0; i < p->n; i++) hk_outlines_forget(c->selection->machine.outlines, &p->own[i].algorithm);
+  hk_user_programs_drop(p, hash_before);
+  selection_forget(c);
+}
+
+hk_status hk_choose_new(ncclComm_t c) {
+  c->plans = calloc(1, sizeof *c->plans);
+  c->selection = calloc(1, sizeof *c->selection + sizeof(hk_overrides) + CLASSES * sizeof(hk_class_decision));
+  if (c->selection) {
+    c->selection->overrides = (hk_overrides *)(c->selection + 1);
+    c->selection->classes = (hk_class_decision *)(c->selection->overrides + 1);
+  }
+  return c->plans && c->selection ? HK_OK : HK_FAIL_ERRNO("no memory for a communicator's plans");
+}
+
+void hk_selection_free(ncclComm_t c) {
+  hk_outlines_free(c->selection->machine.outlines);
+  hk_layout_free(c->selection->layout);
+  hk_overrides_clear(c->selection->overrides);
+  hk_tuner_free(c->selection->tuner);
+}
