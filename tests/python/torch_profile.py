@@ -38,7 +38,8 @@ def operations(rank, size):
 # Of each operation: its name, elements in and out, their type, whether it is asynchronous. Pairs are rank 0's and rank
 # 1's.
 WANTED = [("all_reduce", 8, 8, "Float", False), ("all_reduce", 2, 2, "BFloat16", True),
-          ("broadcast", 8, 8, "Float", False), ("reduce", 8, 8, "Float", False), ("_all_gather_base", 8, 16, "Float", False),
+          ("broadcast", 8, 8, "Float", False), ("reduce", 8, 8, "Float", False),
+          ("_all_gather_base", 8, 16, "Float", False),
           ("all_gather", 4, 8, "Float", False), ("_reduce_scatter_base", 16, 8, "Float", False),
           ("reduce_scatter", 8, 4, "Float", False), ("all_to_all", 8, 8, "Float", False),
           ("gather", 8, (16, 0), "Float", False), ("scatter", (16, 8), 8, "Float", False),

@@ -16,8 +16,8 @@ def event(engine: Any, name: str, held: Any, result: list[torch.Tensor], later: 
     dtype = inputs[0].type() if inputs else ""
     facts: dict[str, Any] = {
         "Collective name": name, "dtype": dtype.removeprefix("torch.").removesuffix("Tensor"),
-        "In msg nelems": sum(t.numel() for t in inputs), "Out msg nelems": sum(t.numel() for t in result), "Group size": engine.size,
-        "Rank": engine.rank, "Process Group Name": engine.name, "Seq": engine.sequence + 1,
+        "In msg nelems": sum(t.numel() for t in inputs), "Out msg nelems": sum(t.numel() for t in result),
+        "Group size": engine.size, "Rank": engine.rank, "Process Group Name": engine.name, "Seq": engine.sequence + 1,
         "Is asynchronized op": later}
     return _RecordFunctionFast(f"hocket:{name}", inputs, facts)
 

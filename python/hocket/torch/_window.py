@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Windows of torch.distributed: memory of a rank that other ranks write into, over the library's one-sided operations."""
+"""Windows of torch.distributed: memory that other ranks write into, over the library's one-sided operations."""
 from __future__ import annotations
 
 import ctypes
@@ -8,12 +8,14 @@ from typing import Any
 import torch
 from torch._C import _distributed_c10d as c10d
 
+from .._buffers import DataType
 from .._comm import Communicator
 from .._lib import check, lib
 from ._engine import Engine
 from ._tensors import Use, memory
 from ._work import Done
 
+_BYTE = DataType.UINT8
 _ALIGNMENT, _SYMMETRIC = 4096, 1  # NCCL_WIN_REQUIRED_ALIGNMENT, NCCL_WIN_COLL_SYMMETRIC
 # The library's put signals as well. The user's signals, those of puts, and those of tensor_deregister() are apart.
 _USER, _PUT, _END, _SIGNALS = range(4)
@@ -47,8 +49,8 @@ class Window:
         if x is not tensor or not x.numel():
             raise ValueError("tensor_register: the tensor must be contiguous, and not empty")
         if x.data_ptr() % _ALIGNMENT:
-            raise ValueError(f"tensor_register: the tensor begins at {x.data_ptr():#x}, and must begin at a multiple of "
-                             f"{_ALIGNMENT}: take one of the backend's allocate_tensor()")
+            raise ValueError(f"tensor_register: the tensor begins at {x.data_ptr():#x}, and must begin at a multiple "
+                             f"of {_ALIGNMENT}: take one of the backend's allocate_tensor()")
         size = x.numel() * x.element_size()
         check(lib.ncclCommWindowRegister(self.e.handle, x.data_ptr(), size, ctypes.byref(self._handle), _SYMMETRIC),
               self.e.handle)
@@ -62,8 +64,11 @@ class Window:
         waits = (ctypes.c_int * (4 * self.e.size))(*[n for peer in peers for n in (1, peer, _END, 0)])
 
         def call(s: int | None) -> int:
-            return any(lib.ncclSignal(peer, _END, 0, 0, comm, s) for peer in peers) or lib.ncclWaitSignal(
-                self.e.size, waits, comm, s)
+            for peer in peers:
+                code = lib.ncclSignal(peer, _END, 0, 0, comm, s)
+                if code:
+                    return int(code)
+            return int(lib.ncclWaitSignal(self.e.size, waits, comm, s))
         self.e.issue("tensor_deregister", call, None, waits, [], None).wait()
         check(lib.ncclCommWindowDeregister(comm, self._handle), comm)
         self._bytes, self._held, self._handle = 0, None, ctypes.c_void_p()
@@ -79,8 +84,10 @@ class Window:
         if not size:
             return Done(self.e, [tensor])
         at, window, comm = x.data_ptr(), self._handle, self.e.handle
-        return self._issue("put", lambda s: lib.ncclPutSignal(at, size, 1, dst_rank, window, offset, _PUT, 0, 0, comm, s),
-                           async_op, opts, x, [tensor])
+
+        def call(s: int | None) -> int:
+            return int(lib.ncclPutSignal(at, size, _BYTE, dst_rank, window, offset, _PUT, 0, 0, comm, s))
+        return self._issue("put", call, async_op, opts, x, [tensor])
 
     def signal(self, peer_rank: int, async_op: bool, opts: Any = None) -> Any:
         """Tells a rank that all earlier puts to it have arrived."""
