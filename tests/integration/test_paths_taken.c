@@ -245,7 +245,7 @@ TEST_LOOP(placed_sums, HK_ARRAY_LENGTH(placings)) {
   ck_assert_int_eq(ranks_as_processes(p.nranks, run_placed, &p), 0);
 }
 
-/* If ranks outnumber cores, each moves to the core that it would have if they took turns, and may leave it again. The
+/* If no core is left over, each rank moves to the core that it would have if they took turns, and may leave it again. The
  * library's calls of libc come here. */
 static struct {
   unsigned calls;
@@ -265,13 +265,14 @@ static int run_spread(ncclComm_t comm, int rank, int nranks, void *arg) {
   bound.calls = 0; /* the init measures, on two cores */
   faults += RANK_CHECK(ncclAllReduce(&one, &sum, 1, ncclFloat, ncclSum, comm, NULL));
   faults += RANK_IS(sum == (float)nranks);
-  if (nranks <= RANKS) return faults + RANK_IS(bound.calls == 0);
+  if (nranks < RANKS) return faults + RANK_IS(bound.calls == 0);
   faults += RANK_IS(bound.calls == 2 && CPU_COUNT(&bound.masks[0]) == 1 && CPU_EQUAL(&bound.masks[1], all));
   faults += RANK_IS(CPU_ISSET(nth_cpu(all, rank % RANKS), &bound.masks[0]));
   return faults;
 }
 
-TEST_LOOP(spread, 2) {
+TEST_LOOP(spread, 3) {
+  static const int counts[] = {2 * RANKS, RANKS, 1};
   cpu_set_t all, two;
   ck_assert_int_eq(sched_getaffinity(0, sizeof all, &all), 0);
   if (CPU_COUNT(&all) < RANKS) {
@@ -281,7 +282,7 @@ TEST_LOOP(spread, 2) {
   CPU_ZERO(&two);
   for (int i = 0; i < RANKS; i++) CPU_SET(nth_cpu(&all, i), &two);
   ck_assert_int_eq(sched_setaffinity(0, sizeof two, &two), 0);
-  ck_assert_int_eq(ranks_as_processes(_i ? RANKS : 2 * RANKS, run_spread, &two), 0);
+  ck_assert_int_eq(ranks_as_processes(counts[_i], run_spread, &two), 0);
 }
 
 /* Connections of one host begin with reno: one that begins with bbr is paced for good. */

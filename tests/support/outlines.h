@@ -5,6 +5,7 @@
 #include <check.h>
 #include <stdlib.h>
 #include "../../src/decide/cost.h"
+#include "../../src/decide/select.h"
 #include "../../src/program/layout.h"
 
 /* The machine with outlines of ranks that stand host after host, the last host with the fewest. They are kept until the
