@@ -16,7 +16,7 @@ import sys
 # The order of the pages at the side; a page that is not here is an error.
 PARTS = {
     "Start": ["first-hour", "packages", "comparison", "status", "glossary"],
-    "Use": ["python", "torch", "frameworks", "deploy", "operations", "tuning", "topology", "programs", "simulator", "numerics", "rma",
+    "Use": ["python", "torch", "serving", "frameworks", "deploy", "operations", "tuning", "topology", "programs", "simulator", "numerics", "rma",
             "recovery", "faults"],
     "Networks and plugins": ["network", "rdma", "encryption", "security", "plugins"],
     "GPUs": ["gpu", "device-api", "gpu-memory-model", "cudaemu"],

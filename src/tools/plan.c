@@ -385,7 +385,7 @@ static int plan_run(void *into, int nargs, char **args) {
   if (nargs > 0 && !hk_tool_coll(args[0], &coll)) return HK_EXIT_TROUBLE;
   if (nargs > 1 && !hk_tool_size("SIZE", args[1], &bytes)) return HK_EXIT_TROUBLE;
   if ((o->program || o->simulate) && nargs < 2)
-    return hk_tool_wrong("--%s: of which COLLECTIVE and SIZE?", o->program ? "program" : "simulate");
+    return hk_tool_wrong("--%s needs COLLECTIVE and SIZE", o->program ? "program" : "simulate");
   if (o->rules && nargs > 1) return hk_tool_wrong("--rules are for all sizes: leave SIZE out");
   hk_inputs w;
   hk_simulator *x = NULL;
@@ -428,7 +428,7 @@ static const hk_tool_option rows[] = {
     HK_ROW_INT(channel, "channel", "N", "with --program: the program of this channel", .def = "0", .high = 255),
     HK_ROW_FLAG(all, "all", "alternatives by every protocol, not only each algorithm's best", .letter = 'a'),
     HK_ROW_FLAG(simulate, "simulate",
-                "also run the alternatives on the simulator, and show its times beside the prices", .letter = 's'),
+                "also run the alternatives on the simulator, and show its times next to the prices", .letter = 's'),
     HK_ROW_FLAG(quantised, "quantised", "an allreduce of float32 with 8 bits a value on links, and its error bound",
                 .letter = 'q'),
     HK_ROW_FLAG(rules, "rules", "write what runs from which size on as a tuning file (HOCKET_TUNING_FILE)"),

@@ -70,11 +70,17 @@ def main(folder):
     if shutil.which("chromium"):
         windows = os.path.join(folder, "windows")
         os.makedirs(windows, exist_ok=True)
-        for name in ("index", "first-hour", "comparison", "man/hocket-plan", "api/hocket"):
+        # A page that its own policy allows no script: what a browser without JavaScript shows.
+        with open(f"{html}/first-hour.html", encoding="utf-8") as file:
+            page = file.read().replace("<head>", "<head><meta http-equiv=\"Content-Security-Policy\" content=\"script-src 'none'\">", 1)
+        with open(f"{html}/without-scripts.html", "w", encoding="utf-8") as file:
+            file.write(page)
+        for name in ("index", "first-hour", "without-scripts", "comparison", "man/hocket-plan", "api/hocket"):
             for width in (1400, 420):
                 picture = os.path.join(windows, f"{os.path.basename(name)}-{width}.png")
                 subprocess.run(["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", f"--window-size={width},1400",
                                 f"--screenshot={picture}", f"file://{html}/{name}.html"], stderr=subprocess.DEVNULL, timeout=60, check=True)
+        os.remove(f"{html}/without-scripts.html")
         print(f"pictures in {windows}")
     else:
         print("SKIP: pictures: chromium is not here")

@@ -51,6 +51,7 @@ elsewhere :: ^make (install|uninstall)$ :: suite install
 elsewhere :: ^make deb\b|^sudo apt-get install|^make (-j )?src\.|^make dist$|^make wheel WHEEL_ARCH|^pip install \.$ :: make check-packages
 elsewhere :: ^make site$ :: make check-site
 elsewhere :: ^make deps$ :: make check
+elsewhere :: ^vllm serve :: make check-frameworks ONLY=vllm-serves
 elsewhere :: ^srun --overlap$|^python -m hocket(\.run)?( -n 3)?$ :: other commands of the page
 RULES
 

@@ -91,7 +91,7 @@ gives 0 "$hocket" plan allreduce 5000001 -m dgx-h100
 says "have this decision: at that size it is the cheapest"
 
 refuses "11 ranks, but dgx-h100 has 8 GPUs: name a machine with more hosts, as --machine 'nodes=2 of dgx-h100'" plan allreduce 1 -m dgx-h100 -n 11
-refuses "--program: of which COLLECTIVE and SIZE?" plan --program
+refuses "--program needs COLLECTIVE and SIZE" plan --program
 refuses "--rank 9, but there are 8 ranks" plan allreduce 1M -m dgx-h100 --program --rank 9
 gives 0 "$hocket" plan broadcast 1M -m dgx-h100 --program --rank 3 --root 2
 says ", rank 3 of 8, root 2,"
@@ -103,7 +103,7 @@ if command -v jq >/dev/null; then
   gives 0 "$hocket" plan -m dgx-h100 --json
   gives 0 "$hocket" plan -s --json allreduce 1M -m dgx-h100
   jq -e '.plans[0].alternatives[0].simulated_us > 0' "$tmp/out" >/dev/null || complain "--json lacks the simulated times"
-  refuses "--simulate: of which COLLECTIVE and SIZE?" plan -s -m dgx-h100
+  refuses "--simulate needs COLLECTIVE and SIZE" plan -s -m dgx-h100
   gives 0 "$hocket" plan --json -m dgx-h100
   jq -e '.plans | length > 100' "$tmp/out" >/dev/null || complain "--json of all sizes is short"
 else
