@@ -24,12 +24,18 @@ MASTER_ADDR=$(netns_ip 1)
 export PYTHONPATH=$out:$PWD/$HK_BUILD/python PYTHONDONTWRITEBYTECODE=1 VLLM_CPU_KVCACHE_SPACE=1 VLLM_LOGGING_LEVEL=ERROR HF_HUB_OFFLINE=1 \
   VLLM_NO_USAGE_STATS=1 OMP_NUM_THREADS=1 WORLD_SIZE=$((hosts * each)) MASTER_ADDR NCCL_SOCKET_IFNAME=eth0 GLOO_SOCKET_IFNAME=eth0
 
+cores() { # host: a core for each of its ranks
+  local l list=()
+  for ((l = 0; l < each; l++)); do list+=($((($1 * each + l) % $(nproc)))); done
+  (IFS='|' && echo "${list[*]}")
+}
+
 once() { # name HOCKET_VLLM
   local r pids=() job=$((RANDOM % 1000 + 29000))
   for ((r = 0; r < hosts * each; r++)); do
     netns_run $((r / each + 1)) env RANK=$r LOCAL_RANK=$((r % each)) MASTER_PORT=$job HOCKET_VLLM="$2" NCCL_HOSTID="host$((r / each))" \
-      VLLM_CPU_OMP_THREADS_BIND="$(seq -s '|' 0 $((each - 1)))" VLLM_HOST_IP="$(netns_ip $((r / each + 1)))" \
-      unshare --mount --ipc bash -c 'mount -t tmpfs tmpfs /dev/shm && exec taskset -c '$((r % $(nproc)))' "$@"' bash "$python" -B bench/serving.py 2 >"$out/$1.$r" 2>&1 &
+      VLLM_CPU_OMP_THREADS_BIND="$(cores $((r / each)))" VLLM_HOST_IP="$(netns_ip $((r / each + 1)))" \
+      unshare --mount --ipc bash -c 'mount -t tmpfs tmpfs /dev/shm && exec "$@"' bash "$python" -B bench/serving.py 2 >"$out/$1.$r" 2>&1 &
     pids+=($!)
   done
   for r in "${pids[@]}"; do wait "$r" || { echo "$1 failed:"; for f in "$out/$1".*; do tail -n 20 "$f"; done; exit 1; }; done

@@ -245,8 +245,8 @@ TEST_LOOP(placed_sums, HK_ARRAY_LENGTH(placings)) {
   ck_assert_int_eq(ranks_as_processes(p.nranks, run_placed, &p), 0);
 }
 
-/* If no core is left over, each rank moves to the core that it would have if they took turns, and may leave it again. The
- * library's calls of libc come here. */
+/* If no core is left over, each rank moves to the core that it would have if they took turns, and may leave it again.
+ * The library's calls of libc come here. */
 static struct {
   unsigned calls;
   cpu_set_t masks[8];
