@@ -247,10 +247,10 @@ TEST_LOOP(placed_sums, HK_ARRAY_LENGTH(placings)) {
 
 /* If no core is left over, each rank moves to the core that it would have if they took turns, and may leave it again.
  * The library's calls of libc come here. */
-static struct {
+static _Thread_local struct {
   unsigned calls;
   cpu_set_t masks[8];
-} bound;
+} bound; /* of this thread: the ranks of other tests are threads */
 
 int sched_setaffinity(pid_t pid, size_t bytes, const cpu_set_t *mask) {
   if (bound.calls < HK_ARRAY_LENGTH(bound.masks)) bound.masks[bound.calls] = *mask;
