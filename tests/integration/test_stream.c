@@ -98,7 +98,7 @@ TEST(long_habit) {
   hocketStream_t s;
   long least = LONG_MAX;
   OK(hocketStreamCreate(&s));
-  for (int i = 0; i < 50 && least > 13; i++) {
+  for (int i = 0; i < 200 && least > 13; i++) {
     long now = changes(s, &n);
     if (now < least) least = now;
   }
