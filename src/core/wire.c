@@ -10,9 +10,9 @@
 #include "../run/profiler.h"
 #include "wiring.h"
 
-/* A wake-up takes some 50 us. After a long wait that does not matter. It is also cheap if other threads want the core:
- * a yield then costs their whole time slice, but a woken thread runs before them. */
-enum { SLEEP_NS = 20 * 1000 * 1000, SLEEP_BUSY_NS = 200 * 1000, BUSY_YIELD_NS = 20 * 1000 };
+/* A wake-up takes some 50 us. After a long wait that does not matter. It is also cheap if other threads want the core,
+ * which a long pause tells: a yield then costs their whole time slice, but a woken thread runs before them. */
+enum { SLEEP_NS = 20 * 1000 * 1000, SLEEP_BUSY_NS = 200 * 1000, BUSY_PAUSE_NS = 20 * 1000 };
 /* How long control connections may be lost while data uses another network. A switch may reboot, and the data network
  * itself detects hosts that are gone. */
 enum { CONTROL_AWAY_S = 600 };
@@ -160,11 +160,11 @@ out:
 
 hk_status hk_wire_pause(ncclComm_t c, hk_waiter *w) {
   const hk_wiring *wiring = c->wiring;
+  const uint64_t before = w->waited_ns;
   hk_status rc = hk_wait_pause(w);
   if (rc != HK_OK || wiring->sleeper < 0 || wiring->collnet || !w->begin_ns) return rc;
-  uint64_t waited = w->waited_ns = hk_now_ns() - w->begin_ns;
-  uint32_t yields = w->polls - w->env->spins;
-  if (waited < SLEEP_BUSY_NS || (waited < SLEEP_NS && waited / yields < BUSY_YIELD_NS)) return rc;
+  const uint64_t waited = w->waited_ns = hk_now_ns() - w->begin_ns;
+  if (waited < SLEEP_BUSY_NS || (waited < SLEEP_NS && waited - before < BUSY_PAUSE_NS)) return rc;
   hk_transports[wiring->sleeper]->sleep(wiring->states[wiring->sleeper]);
   return rc;
 }
