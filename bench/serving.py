@@ -1,9 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """One rank of bench/serving.sh: vLLM with tensor parallelism over all ranks, a model of random weights.  Rank 0 prints a line
-"what tokens/s" for prefill and decode with 1 and 8 prompts, and a line with the tokens, which must not depend on the network."""
+"RESULT what tokens/s" for prefill and decode with 1 and 8 prompts, and "TOKENS hash".
+
+serving.py ROUNDS: the rank.  serving.py --summary: reads lines "NETWORK what tokens/s" and "TOKENS NETWORK hash", and prints
+medians and whether all tokens are equal."""
+import collections
 import hashlib
 import json
 import os
+import statistics
 import sys
 import tempfile
 import time
@@ -25,7 +30,25 @@ def seconds(llm, prompts, tokens):
     return time.perf_counter() - begin, [x.outputs[0].token_ids for x in said]
 
 
+def summary(lines):
+    """The medians of Gloo's and Hocket's figures."""
+    figures, tokens = collections.defaultdict(list), set()
+    for first, second, third in map(str.split, lines):
+        if first == "TOKENS":
+            tokens.add(third)
+        else:
+            figures[second, first].append(float(third))
+    print("tokens/s      gloo  hocket   ratio")
+    for what in sorted({what for what, _ in figures}):
+        gloo, hocket = (statistics.median(figures[what, name]) for name in ("gloo", "hocket"))
+        print(f"{what:10} {gloo:7.1f} {hocket:7.1f} {hocket / gloo:7.2f}")
+    print("equal tokens" if len(tokens) == 1 else "OTHER TOKENS")
+
+
 def main():
+    if sys.argv[1] == "--summary":
+        summary(sys.stdin)
+        return
     from vllm import LLM
     from vllm.distributed.device_communicators.cpu_communicator import CpuCommunicator
 

@@ -16,10 +16,7 @@ for ((i = 1; i <= hosts && ${rate:-0}; i++)); do
   netns_run "$i" tc qdisc add dev eth0 root netem rate "${rate}mbit" delay "${delay}ms" || { echo "SKIP: this kernel cannot limit a cable"; exit 0; }
 done
 out=$(mktemp -d)
-# What vLLM's plugin needs of an installed wheel: its entry point.
-mkdir "$out/hocket-0.dist-info"
-printf 'Metadata-Version: 2.1\nName: hocket\nVersion: 0\n' >"$out/hocket-0.dist-info/METADATA"
-printf '[vllm.general_plugins]\nhocket = hocket.vllm:register\n' >"$out/hocket-0.dist-info/entry_points.txt"
+"$python" -Bc 'import sys; sys.path.insert(0, "tests/frameworks"); import vllm_serves; vllm_serves.plug(sys.argv[1])' "$out"
 MASTER_ADDR=$(netns_ip 1)
 export PYTHONPATH=$out:$PWD/$HK_BUILD/python PYTHONDONTWRITEBYTECODE=1 VLLM_CPU_KVCACHE_SPACE=1 VLLM_LOGGING_LEVEL=ERROR HF_HUB_OFFLINE=1 \
   VLLM_NO_USAGE_STATS=1 OMP_NUM_THREADS=1 WORLD_SIZE=$((hosts * each)) MASTER_ADDR NCCL_SOCKET_IFNAME=eth0 GLOO_SOCKET_IFNAME=eth0
@@ -45,10 +42,5 @@ for _ in 1 2; do
   once gloo 0
   once hocket 1
 done
-awk '/TOKENS/ { tokens[$3] = 1; next } { v[$2] = 1; n[$1, $2]++; s[$1, $2, n[$1, $2]] = $3 }
-  function median(a, b, i, j, k, t, x) { k = n[a, b]; for (i = 1; i <= k; i++) x[i] = s[a, b, i]
-    for (i = 2; i <= k; i++) for (j = i; j > 1 && x[j] < x[j - 1]; j--) { t = x[j]; x[j] = x[j - 1]; x[j - 1] = t }
-    return x[int((k + 1) / 2)] }
-  END { print "tokens/s      gloo  hocket   ratio"; for (b in v) printf "%-10s %7.1f %7.1f %7.2f\n", b, median("gloo", b), median("hocket", b), median("hocket", b) / median("gloo", b)
-    k = 0; for (t in tokens) k++; print (k == 1 ? "equal tokens" : "OTHER TOKENS") }' "$out/all"
+"$python" -B bench/serving.py --summary <"$out/all"
 rm -rf "$out"

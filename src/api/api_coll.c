@@ -12,7 +12,7 @@
 #include "../core/comm.h"
 #include "../core/overlap.h"
 #include "../program/quantised.h"
-#include "../run/choose.h"
+#include "../run/selection.h"
 #include "uneven.h"
 
 _Static_assert((int)ncclSuccess == HK_OK && (int)ncclUnhandledCudaError == HK_ERR_CUDA &&
@@ -183,7 +183,7 @@ static inline __attribute__((always_inline)) hk_status api_coll_call_of(hk_call 
   if (__builtin_expect(!hk_call_apart(coll, call), 0)) HK_TRY(hk_call_check_overlap(call, who), out);
   if (__builtin_expect(c->options.by_place, 0)) hk_call_note_inplace(call);
   HK_TRY(c->backend->check(call, who), out);
-  if (must) HK_TRY(hk_choose_check(c, call, who), out);
+  if (must) HK_TRY(hk_selection_check(c, call, who), out);
   HK_INFO(HK_SUB_COLL,
           "%s: opCount %llx sendbuff %p recvbuff %p count %zu datatype %d op %d root %d comm %p [nranks=%d]",
           hk_coll_name(coll), (unsigned long long)c->order.sequence, call->in, call->out, call->count, (int)type, op,

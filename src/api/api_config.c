@@ -8,7 +8,7 @@
 #include "../core/api.h"
 #include "../core/call.h"
 #include "../decide/select.h"
-#include "../run/choose.h"
+#include "../run/selection.h"
 
 _Static_assert((int)HK_CALL_PROTOCOLS == (int)HK_PROTO_COUNT, "a call's options have a bit set for each protocol");
 
@@ -50,7 +50,7 @@ static hk_status api_config_read_config(const char *who, ncclComm_t comm, const 
   w->tag = c.userProfilerTag;
   if (!c.algSelection || !*c.algSelection) return HK_OK;
   w->must = c.forceAlgSelection != 0;
-  if (hk_filter_only(c.algSelection, hk_choose_algorithms(comm), o->only, why, sizeof why)) return HK_OK;
+  if (hk_filter_only(c.algSelection, hk_selection_algorithms(comm), o->only, why, sizeof why)) return HK_OK;
   if (w->must)
     return HK_FAIL(HK_ERR_ARGUMENT, "%s: algSelection: %s (forceAlgSelection = 0 makes it a wish)", who, why);
   memset(o->only, 0, sizeof o->only);

@@ -11,7 +11,7 @@
 #include "../core/api.h"
 #include "../core/comm.h"
 #include "../formats/file.h"
-#include "../run/choose.h"
+#include "../run/selection.h"
 
 enum { SHARED_BYTES = 1 << 20 }; /* of a table by which ranks get a text */
 
@@ -73,13 +73,13 @@ static hk_status api_programs_add(ncclComm_t c, const char *name, const char *te
   uint8_t way = 0;
   char why[HK_ERROR_TEXT] = "";
   hk_status rc = HK_OK;
-  if (c->rank == prover) rc = hk_choose_add_program(c, name, text, &way, hash);
+  if (c->rank == prover) rc = hk_selection_add_program(c, name, text, &way, hash);
   if (rc != HK_OK) snprintf(why, sizeof why, "%s", hk_last_error());
   ways[c->rank] = way;
   HK_OR_RETURN(hk_bootstrap_allgather(c->bootstrap, ways, sizeof *ways));
   if (rc != HK_OK) hk_error_adopt(why);
   way = (uint8_t)ways[prover];
-  return c->rank == prover ? rc : hk_choose_add_program(c, name, text, &way, hash);
+  return c->rank == prover ? rc : hk_selection_add_program(c, name, text, &way, hash);
 }
 
 /* All ranks must have loaded the same program. `hash` is this rank's; 0: its text cannot be used. */
@@ -103,7 +103,7 @@ static hk_status api_programs_load(ncclComm_t c, const char *path) {
   hk_status rc = HK_OK;
   uint64_t hash = 0;
   char *text = NULL;
-  const uint64_t before = hk_choose_programs(c);
+  const uint64_t before = hk_selection_programs(c);
   uint64_t *rows = calloc((size_t)c->nranks, sizeof *rows);
   if (!rows) return HK_FAIL_ERRNO("hocketCommLoadProgram: no memory for %d ranks", c->nranks);
   HK_TRY(api_programs_get(c, path, rows, &text), out);
@@ -114,7 +114,7 @@ static hk_status api_programs_load(ncclComm_t c, const char *path) {
   const hk_status compared = api_programs_compare(c, hash, rows);
   if (rc != HK_OK) hk_error_adopt(why);
   if (rc == HK_OK && compared != HK_OK) {
-    hk_choose_drop_program(c, before);
+    hk_selection_drop_program(c, before);
     rc = compared;
   }
 out:

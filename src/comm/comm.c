@@ -11,7 +11,7 @@
 #include "../failure/flight.h"
 #include "../failure/watch.h"
 #include "../rma/rma.h"
-#include "../run/choose.h"
+#include "../run/selection.h"
 
 /* Freed communicators are kept here before their memory is freed, so that a use after free finds HK_COMM_FREED. This
  * is state of the process, because a freed communicator has no other owner. */
@@ -47,7 +47,7 @@ hk_status hk_comm_new(ncclComm_t *out, int rank, int nranks, const ncclConfig_t 
   HK_TRY(hk_watch_new(c), undo);
   HK_TRY(hk_flight_new(c, hk_watch_report), undo);
   HK_TRY(hk_wire_new(c), undo);
-  HK_TRY(hk_choose_new(c), undo);
+  HK_TRY(hk_selection_new(c), undo);
   atomic_store(&c->magic, HK_COMM_LIVE);
   c->rank = rank;
   c->nranks = nranks;

@@ -8,7 +8,6 @@
 #include "../core/backend.h"
 #include "../core/wiring.h"
 #include "../decide/outlines.h"
-#include "../run/choose.h"
 #include "../run/selection.h"
 #include "../run/tuner.h"
 #include "../topo/join.h"
@@ -84,7 +83,7 @@ static hk_status hosts_make_layout(ncclComm_t c, const hk_joined *rings) {
   uint64_t *hosts = malloc((size_t)c->nranks * sizeof *hosts);
   if (!hosts) return HK_FAIL_ERRNO("no memory for the hosts of %d ranks", c->nranks);
   for (int r = 0; r < c->nranks; r++) hosts[r] = c->peers[r].host;
-  hk_status rc = hk_choose_layout(c, hosts, rings ? rings->order : NULL, rings ? rings->nchannels : 1);
+  hk_status rc = hk_selection_layout(c, hosts, rings ? rings->order : NULL, rings ? rings->nchannels : 1);
   free(hosts);
   return rc;
 }
@@ -114,13 +113,13 @@ hk_status hk_hosts_agree(ncclComm_t c, const hk_host_rows *rows, bool child, int
   hk_joined *rings = NULL;
   hk_outlines *outlines = NULL;
   hk_ring_settings set;
-  hk_choose_rings(c, &set);
+  hk_selection_rings(c, &set);
   HK_TRY(hk_rings_agree(c, &set, rows, child, &rings), out);
   hk_host_facts f = hosts_count_hosts(c, rows, &c->wait);
   *nhosts = f.nhosts;
   if (f.nhosts > 1 || rings) HK_TRY(hosts_make_layout(c, rings), out);
   HK_TRY(hk_outlines_new(&outlines, c->nranks, c->selection->layout), out);
-  c->backend->machine(c, &f, rings, hk_choose_constants(c), &c->selection->machine);
+  c->backend->machine(c, &f, rings, hk_selection_constants(c), &c->selection->machine);
   c->selection->machine.outlines = outlines;
   if (c->backend->wire) HK_TRY(c->backend->wire(c, outlines), out);
   if (c->selection->tuner) HK_TRY(hosts_begin_tuner(c), out); /* all ranks have it, or none */

@@ -15,6 +15,7 @@
 #include "../rma/rma.h"
 #include "../run/choose.h"
 #include "../run/profiler.h"
+#include "../run/selection.h"
 #include "../run/transfer.h"
 #include "children.h"
 

@@ -12,7 +12,6 @@ typedef enum hk_payload_mode {
 
 typedef struct hk_payload {
   hk_payload_mode mode;
-  bool reads;      /* all ranks read one another's memory, and all data may be read: slots need no room for it */
   bool uncached;   /* the message exceeds the caches, so stores go past them */
   const char *why; /* a sentence, without its full stop */
 } hk_payload;

@@ -7,7 +7,7 @@
 #include "../base/log.h"
 #include "../base/param.h"
 #include "../kernels/cuda/work.h"
-#include "../run/choose.h"
+#include "../run/selection.h"
 #include "../topo/topo.h"
 #include "../transport/cuda/multicast.h"
 #include "../transport/device_links.h"
@@ -179,7 +179,7 @@ hk_status hk_gpu_join(ncclComm_t c, const hk_facts *facts) {
   g->order->ahead.bounded = here > 1;
   g->sm = (int)room.sm;
   room.ranks = (uint64_t)g->sharers;
-  room.limit = (uint64_t)hk_choose_most_channels(c); /* equal on all ranks: init compares it */
+  room.limit = (uint64_t)hk_selection_most_channels(c); /* equal on all ranks: init compares it */
   if (hosts && (!room.limit || room.limit > HK_GPU_NET_CHANNELS)) room.limit = HK_GPU_NET_CHANNELS;
   g->blocks = hk_gpu_share(&room);
   HK_INFO(HK_SUB_INIT,

@@ -162,7 +162,7 @@ static void bench_rewrite(perf_worker *w, bool in_place) {
 static void bench_timed_iterations(perf_worker *w, bool in_place, times *t) {
   const perf_options *o = w->job->o;
   const bool apart = o->blocking == 3 || o->rewrite; /* iterations have a time of their own */
-  double begin = perf_now(), alone = 0;
+  double begin = perf_now(), alone = 0;              /* alone: without barriers and writes between iterations */
   for (int i = 0; i < o->iters; i++) {
     if (o->rewrite) bench_rewrite(w, in_place);
     double from = apart || t->each ? perf_now() : 0;

@@ -195,9 +195,8 @@ static void options_validate(perf_options *o) {
     options_wrong(o, "--output_file: '%s' does not end in .json", o->json);
   if (o->plot && !options_ends_with(o->plot, ".svg") && !options_ends_with(o->plot, ".png"))
     options_wrong(o, "--plot: '%s' ends in neither .svg nor .png", o->plot);
-  if (o->graph && o->blocking == 3) options_wrong(o, "-z 3 cannot be captured in a graph (-G)");
-  if (o->graph && o->rewrite)
-    options_wrong(o, "--rewrite 1 goes between iterations, which a graph (-G) has no place for");
+  if (o->graph && (o->blocking == 3 || o->rewrite))
+    options_wrong(o, "%s cannot be captured in a graph (-G)", o->rewrite ? "--rewrite 1" : "-z 3");
   if (o->graph && o->per_iter) options_wrong(o, "-I times each iteration, which a graph (-G) hides");
   if (o->per_iter_skip && !o->per_iter) options_wrong(o, "-K goes with -I 1");
   if (o->per_iter_skip >= o->iters) options_wrong(o, "-K %d leaves none of %d iterations", o->per_iter_skip, o->iters);

@@ -91,10 +91,7 @@ static void worker_make_buffers(perf_worker *w) {
                 job->mem->name);
     r->send_block = worker_allocate(job, worker_block_bytes(job));
     r->recv_block = worker_allocate(job, worker_block_bytes(job));
-    if (job->o->rewrite) {
-      r->fence = job->mem->alloc(sizeof(float));
-      if (!r->fence || job->mem->zero(r->fence, sizeof(float))) perf_fail(PERF_INTERNAL, "cannot allocate 4 bytes");
-    }
+    if (job->o->rewrite) r->fence = worker_allocate(job, sizeof(float));
   }
   worker_register_all(w, worker_block_bytes(job), true);
 }
@@ -107,9 +104,10 @@ void perf_worker_free(perf_worker *w) {
     NCCL(ncclCommDestroy(r->comm));
     if (r->stream) w->job->mem->stream_destroy(r->stream);
   }
-  for (int i = 0; i < w->nranks; i++)
+  for (int i = 0; i < w->nranks; i++) {
     worker_release(w->job, w->ranks[i].send_block), worker_release(w->job, w->ranks[i].recv_block);
-  for (int i = 0; i < w->nranks && w->job->o->rewrite; i++) w->job->mem->free(w->ranks[i].fence);
+    if (w->ranks[i].fence) worker_release(w->job, w->ranks[i].fence);
+  }
 }
 
 /* ------------------------------------------------------------ a table -- */

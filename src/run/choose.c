@@ -138,7 +138,7 @@ static hk_status choose_decide(ncclComm_t c, const hk_call *op, hk_choice *choic
   HK_TRY(choose_plan_get(c, &d, op, hk_coll_has_root(coll) ? op->root : 0, &choice->plan), out);
   const hk_program *p = choice->plan->program;
   *a = (hk_launch){.total = bytes, .unit = unit, .block_bytes = hk_block_bytes(p, bytes, unit)};
-  hk_machine m = hk_selection_machine(c, op);
+  hk_machine m = hk_selection_machine_for(c, op);
   HK_TRY(hk_decide_payload(&m, coll, whole, op->blocks, &d), out);
   m.uncached = d.payload.uncached;
   a->quantised = hk_call_quantised(op);

@@ -3,7 +3,6 @@
 #include "estimate.h"
 #include "../core/call.h"
 #include "../core/comm.h"
-#include "choose.h"
 #include "selection.h"
 
 /* The price of one message between two ranks. */
@@ -27,7 +26,7 @@ static hk_status estimate_comm_us(const hk_call *calls, size_t n, ncclComm_t c, 
       continue;
     }
     double one;
-    HK_OR_RETURN(hk_choose_price(c, &calls[i], &one));
+    HK_OR_RETURN(hk_selection_price(c, &calls[i], &one));
     collectives += one;
   }
   *us = collectives + (sends > receives ? sends : receives);

@@ -12,7 +12,6 @@
 #include "../decide/overrides.h"
 #include "../decide/programs.h"
 #include "../program/layout.h"
-#include "choose.h"
 #include "collnet.h"
 #include "plans.h"
 #include "tuner.h"
@@ -58,7 +57,7 @@ static void selection_helpers(ncclComm_t c, const hk_call *op, bool *in_switch, 
   *in_network = team->in_network && hk_collnet_can(c, op->coll, op->dtype, hk_call_op(op));
 }
 
-hk_machine hk_selection_machine(ncclComm_t c, const hk_call *op) {
+hk_machine hk_selection_machine_for(ncclComm_t c, const hk_call *op) {
   hk_machine m = c->selection->machine;
   selection_helpers(c, op, &m.team.in_switch, &m.team.in_network);
   /* With LL protocols, two ranks that disagree about a length could wait for lines that the other rank sends in another
@@ -68,8 +67,8 @@ hk_machine hk_selection_machine(ncclComm_t c, const hk_call *op) {
   return m;
 }
 
-hk_status hk_choose_check(ncclComm_t c, const hk_call *op, const char *who) {
-  hk_machine m = hk_selection_machine(c, op);
+hk_status hk_selection_check(ncclComm_t c, const hk_call *op, const char *who) {
+  hk_machine m = hk_selection_machine_for(c, op);
   hk_filter filter = selection_filter(c, op);
   hk_decision d;
   const hk_algorithm *const *all = hk_filter_algorithms(&filter);
@@ -92,14 +91,14 @@ enum { CLASSES = HK_COLL_COUNT * HK_SIZE_CLASSES };
 /* Asks the model, a tuning file and a plugin for the decision. */
 static hk_status selection_ask(ncclComm_t c, const hk_call *op, size_t bytes, hk_decision *d) {
   const hk_coll coll = (hk_coll)op->coll;
-  const hk_machine m = hk_selection_machine(c, op);
+  const hk_machine m = hk_selection_machine_for(c, op);
   const hk_filter filter = selection_filter(c, op);
   hk_tuner *tuner = c->selection->tuner;
   HK_OR_RETURN(hk_select(&m, &filter, coll, bytes, d));
   return tuner && !d->ruled ? hk_tuner_ask(tuner, &m, &filter, coll, bytes, d) : HK_OK;
 }
 
-hk_status hk_choose_price(ncclComm_t c, const hk_call *op, double *us) {
+hk_status hk_selection_price(ncclComm_t c, const hk_call *op, double *us) {
   hk_decision d;
   HK_OR_RETURN(selection_ask(c, op, hk_selection_bytes(c, op), &d));
   *us = d.us;
@@ -108,7 +107,6 @@ hk_status hk_choose_price(ncclComm_t c, const hk_call *op, double *us) {
 
 /* Once for each collective, by one rank. */
 static void selection_warn_overruled(ncclComm_t c, hk_coll coll, const hk_decision *d) {
-  if (!d->overruled) return;
   if (c->rank == 0 && !(c->selection->overruled >> coll & 1u))
     HK_WARN("%s: NCCL_ALGO allows only algorithms that are not batch-invariant, and HOCKET_BATCH_INVARIANT or "
             "hocketCommSetBatchInvariant is set: %s is used. Allow one that is (hocket verify --all shows which), or "
@@ -119,40 +117,39 @@ static void selection_warn_overruled(ncclComm_t c, hk_coll coll, const hk_decisi
 
 hk_status hk_selection_decide(ncclComm_t c, const hk_call *op, size_t bytes, hk_decision *d) {
   const hk_selection *s = c->selection;
-  bool in_switch, in_network;
-  if (op->asks || s->tuner || s->overrides->rules) {
-    HK_OR_RETURN(selection_ask(c, op, bytes, d));
-    selection_warn_overruled(c, (hk_coll)op->coll, d);
-    return HK_OK;
-  }
-  selection_helpers(c, op, &in_switch, &in_network);
-  const int unit = hk_call_quantised(op) ? (int)hk_dtype_size((hk_dtype)op->dtype) : 0;
-  const int kind = 1 + in_switch + 2 * in_network + 4 * ((op->redop & HK_REDOP_INVARIANT) != 0) + 8 * unit;
   const hk_algorithm *const *all = hk_filter_algorithms(&s->overrides->filter);
-  hk_class_decision *kept = &s->classes[op->coll * HK_SIZE_CLASSES + hk_size_class(bytes)];
-  if (kept->known == kind) {
-    *d = (hk_decision){
-        .algorithm = all[kept->algorithm], .protocol = (hk_protocol)kept->protocol, .channels = kept->channels};
-    return HK_OK;
+  hk_class_decision *kept = NULL;
+  int kind = 0;
+  if (!op->asks && !s->tuner && !s->overrides->rules) {
+    bool in_switch, in_network;
+    selection_helpers(c, op, &in_switch, &in_network);
+    const int unit = hk_call_quantised(op) ? (int)hk_dtype_size((hk_dtype)op->dtype) : 0;
+    kind = 1 + in_switch + 2 * in_network + 4 * ((op->redop & HK_REDOP_INVARIANT) != 0) + 8 * unit;
+    kept = &s->classes[op->coll * HK_SIZE_CLASSES + hk_size_class(bytes)];
+    if (kept->known == kind) {
+      *d = (hk_decision){
+          .algorithm = all[kept->algorithm], .protocol = (hk_protocol)kept->protocol, .channels = kept->channels};
+      return HK_OK;
+    }
   }
   HK_OR_RETURN(selection_ask(c, op, bytes, d));
-  selection_warn_overruled(c, (hk_coll)op->coll, d);
-  if (d->note) return HK_OK; /* said for each size */
+  if (d->overruled) selection_warn_overruled(c, (hk_coll)op->coll, d);
+  if (!kept || d->note) return HK_OK; /* a note is said for each size */
   *kept =
       (hk_class_decision){.known = (uint8_t)kind, .protocol = (uint8_t)d->protocol, .channels = (uint16_t)d->channels};
   while (all[kept->algorithm] != d->algorithm) kept->algorithm++;
   return HK_OK;
 }
 
-const hk_machine *hk_choose_machine(ncclComm_t c) { return &c->selection->machine; }
+const hk_machine *hk_selection_machine(ncclComm_t c) { return &c->selection->machine; }
 
-const hk_constants *hk_choose_constants(ncclComm_t c) { return &c->selection->overrides->constants; }
+const hk_constants *hk_selection_constants(ncclComm_t c) { return &c->selection->overrides->constants; }
 
-hk_status hk_choose_layout(ncclComm_t c, const uint64_t *hosts, const uint16_t *order, int nchannels) {
+hk_status hk_selection_layout(ncclComm_t c, const uint64_t *hosts, const uint16_t *order, int nchannels) {
   return hk_layout_new(&c->selection->layout, c->nranks, hosts, NULL, order, nchannels);
 }
 
-void hk_choose_rings(ncclComm_t c, hk_ring_settings *out) {
+void hk_selection_rings(ncclComm_t c, hk_ring_settings *out) {
   const hk_overrides *o = c->selection->overrides;
   *out = (hk_ring_settings){.paths = &o->paths,
                             .cross_nic = o->cross_nic,
@@ -162,7 +159,7 @@ void hk_choose_rings(ncclComm_t c, hk_ring_settings *out) {
                             .dump_file = o->graph_dump_file};
 }
 
-int hk_choose_most_channels(ncclComm_t c) { return c->selection->overrides->filter.max_channels; }
+int hk_selection_most_channels(ncclComm_t c) { return c->selection->overrides->filter.max_channels; }
 
 /* Forgets the choices of earlier calls. Their plans stay. */
 static void selection_forget(ncclComm_t c) {
@@ -171,21 +168,21 @@ static void selection_forget(ncclComm_t c) {
   memset(c->selection->classes, 0, CLASSES * sizeof *c->selection->classes);
 }
 
-void hk_choose_only(ncclComm_t c, int coll, uint32_t algorithms) {
+void hk_selection_only(ncclComm_t c, int coll, uint32_t algorithms) {
   c->selection->overrides->filter.barred[coll] = ~algorithms;
   selection_forget(c);
 }
 
-const hk_algorithm *const *hk_choose_algorithms(ncclComm_t c) {
+const hk_algorithm *const *hk_selection_algorithms(ncclComm_t c) {
   return hk_filter_algorithms(&c->selection->overrides->filter);
 }
 
-uint64_t hk_choose_programs(ncclComm_t c) {
+uint64_t hk_selection_programs(ncclComm_t c) {
   const hk_user_programs *p = c->selection->overrides->programs;
   return p ? p->hash : 0;
 }
 
-hk_status hk_choose_add_program(ncclComm_t c, const char *name, const char *text, uint8_t *way, uint64_t *hash) {
+hk_status hk_selection_add_program(ncclComm_t c, const char *name, const char *text, uint8_t *way, uint64_t *hash) {
   hk_overrides *o = c->selection->overrides;
   if (!o->programs) HK_OR_RETURN(hk_user_programs_new(&o->programs));
   o->filter.algorithms = o->programs->all;
@@ -203,7 +200,7 @@ hk_status hk_choose_add_program(ncclComm_t c, const char *name, const char *text
   return HK_OK;
 }
 
-void hk_choose_drop_program(ncclComm_t c, uint64_t hash_before) {
+void hk_selection_drop_program(ncclComm_t c, uint64_t hash_before) {
   hk_user_programs *p = c->selection->overrides->programs;
   /* Prices are kept by address, and the next program has the address of one that goes. */
   for (int i = 0; i < p->n; i++) hk_outlines_forget(c->selection->machine.outlines, &p->own[i].algorithm);
@@ -211,7 +208,7 @@ void hk_choose_drop_program(ncclComm_t c, uint64_t hash_before) {
   selection_forget(c);
 }
 
-hk_status hk_choose_new(ncclComm_t c) {
+hk_status hk_selection_new(ncclComm_t c) {
   c->plans = calloc(1, sizeof *c->plans);
   c->selection = calloc(1, sizeof *c->selection + sizeof(hk_overrides) + CLASSES * sizeof(hk_class_decision));
   if (c->selection) {

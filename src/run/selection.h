@@ -1,14 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The input of a communicator's decisions. */
+/* A communicator's decisions, and what they follow from. */
 #pragma once
 #include "../core/call.h"
 #include "../decide/machine.h"
 
-struct hk_decision; /* decide/select.h */
+struct hk_algorithm;     /* collectives/algorithm.h */
+struct hk_constants;     /* decide/constants.h */
+struct hk_decision;      /* decide/select.h */
+struct hk_ring_settings; /* comm/rings.h */
 
 /* A decision that holds for all plain calls of a collective and size class (hk_size_class). */
 typedef struct hk_class_decision {
-  uint8_t known; /* 1 + the kind of call (choose.c); 0: not yet decided */
+  uint8_t known; /* 1 + the kind of call; 0: not yet decided */
   uint8_t algorithm, protocol;
   uint16_t channels;
 } hk_class_decision;
@@ -32,7 +35,28 @@ static inline size_t hk_selection_count(const hk_call *op) {
   return __builtin_expect(!op->blocks, 1) ? op->count : hk_selection_uneven_count(op);
 }
 size_t hk_selection_bytes(ncclComm_t c, const hk_call *op); /* of the larger of a rank's buffers */
-hk_machine hk_selection_machine(ncclComm_t c, const hk_call *op);
+/* The communicator's machine with what this call can use of it. */
+hk_machine hk_selection_machine_for(ncclComm_t c, const hk_call *op);
 /* The decision for a call of `bytes`. Plain calls get the one for another size of the class if there was one; its price
- * is then not known. Rules and plugins see each size. Warns if it is batch-invariant against NCCL_ALGO. */
+ * is then not known. Rules and plugins see each size. Warns if NCCL_ALGO
+ * allows no batch-invariant algorithm where one is wanted. */
 hk_status hk_selection_decide(ncclComm_t c, const hk_call *op, size_t bytes, struct hk_decision *d);
+/* HK_ERR_ARGUMENT if none of the algorithms and protocols of op->options.only can run the call. */
+hk_status hk_selection_check(ncclComm_t c, const hk_call *op, const char *who);
+hk_status hk_selection_price(ncclComm_t c, const hk_call *op, double *us); /* microseconds, by the cost model */
+const hk_machine *hk_selection_machine(ncclComm_t c);
+const struct hk_constants *hk_selection_constants(ncclComm_t c);
+/* Sets the layout of the ranks, as hk_layout_new. */
+hk_status hk_selection_layout(ncclComm_t c, const uint64_t *hosts, const uint16_t *order, int nchannels);
+void hk_selection_rings(ncclComm_t c, struct hk_ring_settings *out); /* the user's settings */
+int hk_selection_most_channels(ncclComm_t c);                        /* the user's limit, equal on all ranks; 0: none */
+/* Adds the programs of a text to the algorithms of later calls; errors name the text by `name`. *way: as in
+ * hk_user_programs_add (decide/programs.h). *hash: of all added ones. hk_selection_drop_program undoes it. */
+hk_status hk_selection_add_program(ncclComm_t c, const char *name, const char *text, uint8_t *way, uint64_t *hash);
+void hk_selection_drop_program(ncclComm_t c, uint64_t hash_before);
+uint64_t hk_selection_programs(ncclComm_t c);                            /* the hash of those now; 0: none */
+const struct hk_algorithm *const *hk_selection_algorithms(ncclComm_t c); /* all that may be chosen, ended by NULL */
+/* Limits later calls of the collective to these algorithms: bit i is entry i of the registry. */
+void hk_selection_only(ncclComm_t c, int coll, uint32_t algorithms);
+hk_status hk_selection_new(ncclComm_t c); /* c->plans and c->selection */
+void hk_selection_free(ncclComm_t c);     /* after the backend's detach */

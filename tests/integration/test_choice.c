@@ -143,7 +143,7 @@ static double model_us(ncclComm_t c, hk_coll coll, size_t bytes) {
 
 static double price_us(ncclComm_t c, const hk_call *call) {
   double us;
-  return hk_choose_price(c, call, &us) == HK_OK ? us : -2;
+  return hk_selection_price(c, call, &us) == HK_OK ? us : -2;
 }
 
 /* Bytes are those of the larger buffer; of an uneven collective, of as many blocks as long as the longest, rounded up
@@ -200,7 +200,7 @@ static int wishes(ncclComm_t c, int rank, int n, void *arg) {
     const hk_call_options options = {.min_ctas = rows[i].call_least, .max_ctas = rows[i].call_most};
     filter->min_channels = rows[i].least;
     filter->max_channels = rows[i].most;
-    hk_choose_only(c, HK_ALLREDUCE, UINT32_MAX); /* forget what was chosen */
+    hk_selection_only(c, HK_ALLREDUCE, UINT32_MAX); /* forget what was chosen */
     const hk_plan *plan = plan_for(c, 1 << 16, &options);
     WANT(plan && plan->channels == rows[i].channels);
     if (plan && plan->channels != rows[i].channels) fprintf(stderr, "row %zu: %u\n", i, plan->channels);
@@ -235,9 +235,9 @@ static int own(ncclComm_t c, int rank, int n, void *arg) {
     WANT(plan_for(c, 101, &ring) == by_ring);
   }
   hk_call call = {.comm = c, .count = 100, .coll = HK_ALLREDUCE, .dtype = HK_F32, .redop = HK_SUM, .options = ring};
-  WANT(hk_choose_check(c, &call, "someCall") == HK_OK);
+  WANT(hk_selection_check(c, &call, "someCall") == HK_OK);
   call.options = none;
-  WANT(hk_choose_check(c, &call, "someCall") == HK_ERR_ARGUMENT);
+  WANT(hk_selection_check(c, &call, "someCall") == HK_ERR_ARGUMENT);
   WANT(strstr(hk_last_error(), "someCall: none of the algorithms and protocols that algSelection names"));
   return faults;
 }
@@ -310,12 +310,12 @@ static void open_machine(struct ncclComm *c, size_t k, int rank) {
   *c = (struct ncclComm){.settings = hk_settings_now(), .rank = rank, .nranks = h->nranks, .backend = &backend};
   c->order.meter = hk_meter_new();
   ck_assert_ptr_nonnull(c->order.meter);
-  ck_assert_int_eq(hk_choose_new(c), HK_OK);
+  ck_assert_int_eq(hk_selection_new(c), HK_OK);
   ck_assert_int_eq(hk_overrides_read(c->selection->overrides, hk_settings_now(), 0, 0), HK_OK);
-  c->selection->machine = hk_machine_of_hosts(h, hk_choose_constants(c));
+  c->selection->machine = hk_machine_of_hosts(h, hk_selection_constants(c));
   c->selection->machine.reads = machines[k].reads;
   for (int r = 0; r < h->nranks; r++) hosts[r] = (uint64_t)(r / h->ranks_per_host);
-  if (h->nhosts > 1) ck_assert_int_eq(hk_choose_layout(c, hosts, NULL, 1), HK_OK);
+  if (h->nhosts > 1) ck_assert_int_eq(hk_selection_layout(c, hosts, NULL, 1), HK_OK);
   ck_assert_int_eq(hk_outlines_new(&c->selection->machine.outlines, h->nranks, c->selection->layout), HK_OK);
 }
 static void close_machine(struct ncclComm *c) {

@@ -13,7 +13,6 @@
 #include <unistd.h>
 #include "../../src/core/comm.h"
 #include "../../src/core/wiring.h"
-#include "../../src/run/choose.h"
 #include "../../src/run/plans.h"
 #include "../../src/run/selection.h"
 #include "../support/ranks.h"
@@ -391,7 +390,7 @@ static int run_kept(ncclComm_t c, int rank, int nranks, void *arg) {
   }
   faults += RANK_CHECK(ncclRedOpDestroy(scaled, c));
   faults += sum(c, 200, ncclSum) + (last->dtype != KEPT);
-  hk_choose_only(c, HK_ALLREDUCE, ~0u); /* what may be chosen has changed */
+  hk_selection_only(c, HK_ALLREDUCE, ~0u); /* what may be chosen has changed */
   faults += sum(c, 200, ncclSum) + (last->dtype != ncclFloat);
   return faults;
 }

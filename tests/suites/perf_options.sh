@@ -39,7 +39,7 @@ refused "-K goes with -I 1" -K 2
 refused "leaves none of 5 iterations" -I 1 -n 5 -K 5
 refused "unknown name 'nosuch'" --launcher nosuch
 refused "unknown name 'above'" --places above
-refused "goes between iterations" -G 1 --rewrite 1
+refused "cannot be captured" -G 1 --rewrite 1
 refused "draws both places" --places in --plot out.svg
 refused "OMPI_COMM_WORLD_RANK" --launcher ompi
 cases=$((cases + 1))

@@ -28,11 +28,11 @@ static void make(struct ncclComm *c) {
                      .cores_per_host = 2,
                      .memory = true,
                      .slot_bytes = 131072};
-  ck_assert_int_eq(hk_choose_new(c), HK_OK);
+  ck_assert_int_eq(hk_selection_new(c), HK_OK);
   c->nranks = RANKS;
   c->peers = peers;
   c->backend = &host;
-  ck_assert_int_eq(hk_choose_layout(c, hosts, NULL, 1), HK_OK);
+  ck_assert_int_eq(hk_selection_layout(c, hosts, NULL, 1), HK_OK);
   hk_machine *m = &c->selection->machine;
   *m = hk_machine_of_hosts(&f, NULL);
   ck_assert_int_eq(hk_outlines_new(&m->outlines, RANKS, c->selection->layout), HK_OK);
@@ -89,7 +89,7 @@ TEST(groups) {
   const hk_call sum = {.comm = &a, .coll = HK_ALLREDUCE, .dtype = HK_F32, .redop = HK_SUM, .count = 1000};
   double s;
   const double far = 16.5 + 8 * 2.25, near = 1.5 + 8 * 0.5, self = 1;
-  ck_assert_int_eq(hk_choose_price(&a, &sum, &s), HK_OK);
+  ck_assert_int_eq(hk_selection_price(&a, &sum, &s), HK_OK);
   ck_assert(s > 0);
   const hk_call to_far = transfer(&a, HK_P2P_SEND, 2, 8, HK_I8), to_near = transfer(&a, HK_P2P_SEND, 1, 8, HK_I8),
                 from_far = transfer(&a, HK_P2P_RECV, 2, 8, HK_I8), from_near = transfer(&a, HK_P2P_RECV, 1, 8, HK_I8),

@@ -40,7 +40,7 @@ static void keep_facts(const struct ncclComm *comm, const hk_host_facts *f, cons
 static const hk_backend backend = {.machine = keep_facts};
 
 static void setup(void) {
-  ck_assert_int_eq(hk_choose_new(&c), HK_OK);
+  ck_assert_int_eq(hk_selection_new(&c), HK_OK);
   ck_assert_int_eq(hk_wire_new(&c), HK_OK);
   c.backend = &backend;
   c.settings = hk_settings_now();

@@ -448,7 +448,7 @@ def _splits(name: str, splits: Any, t: Tensor, size: int) -> list[int]:
 
 
 class HocketBackend(Operations, c10d.Backend):  # type: ignore[misc]
-    """The part of a group for the CPU's tensors, beside another backend for those of a GPU."""
+    """The part of a group for the CPU's tensors, next to another backend for those of a GPU."""
 
     # PyTorch asks for a property of C++ through Python: one that this class does not have would ask itself.
     supports_splitting = supports_shrinking = supports_reconfigure = supports_abort_hooks = True
@@ -578,7 +578,7 @@ def _timeout(opts: Any, other: float) -> float:
 
 
 class _Members:
-    """What the two kinds of a group have beside their operations."""
+    """What the two kinds of a group have apart from their operations."""
 
     e: Any
     supports_reconfigure = supports_abort_hooks = supports_window = True
@@ -707,7 +707,7 @@ def create(store: Any, rank: int, size: int, timeout: float, name: str, beside: 
     except TypeError as error:
         if alone:
             return LoneGroup(engine)
-        raise RuntimeError(f"PyTorch {torch.__version__} has no place for a backend of Python's beside another one: "
+        raise RuntimeError(f"PyTorch {torch.__version__} has no place for a backend of Python's next to another one: "
                            "init_process_group('hocket') works") from error
     return _whole(part) if alone else part
 

@@ -25,8 +25,8 @@ class Window:
     """What new_window() of a group gives. It has PyTorch's methods (torch._C._distributed_c10d.Window), but it is no
     object of that class, which Python cannot make.
 
-    A window has a communicator and a stream of its own: its operations run in the order of the calls, beside the
-    group's.
+    A window has a communicator and a stream of its own: its operations run in the order of the calls, and
+    do not wait for the group's.
     """
 
     def __init__(self, engine: Engine, tensor: torch.Tensor | None = None) -> None:

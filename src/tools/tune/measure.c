@@ -20,7 +20,7 @@
 #include "../../decide/outlines.h"
 #include "../../decide/select.h" /* HK_ALGORITHM_LIMIT */
 #include "../../program/layout.h"
-#include "../../run/choose.h"
+#include "../../run/selection.h"
 #include "../../transport/link.h" /* HK_MCAST_SLOTS */
 #include "tune.h"
 
@@ -61,7 +61,7 @@ static hk_status measure_largest(rank_state *r, double mine, double *most) {
 static hk_status measure_batch(rank_state *r, hk_coll coll, size_t bytes, int algorithm, int calls, double *us) {
   const size_t each = bytes / (hk_coll_partition(coll) == HK_PART_WHOLE ? (size_t)r->setup->nranks : 1);
   const bool floats = each % sizeof(float) == 0;
-  hk_choose_only(r->comm, (int)coll, 1u << algorithm);
+  hk_selection_only(r->comm, (int)coll, 1u << algorithm);
   HK_OR_RETURN(measure_largest(r, 0, us));
   const uint64_t begin = hk_now_ns();
   for (int i = 0; i < calls; i++)
@@ -81,7 +81,7 @@ static hk_status measure_size(rank_state *r, hk_coll coll, size_t bytes) {
   int n = 0;
   double best = INFINITY, us = 0;
   for (int i = 0; hk_algorithms[i]; i++, us = 0) {
-    if (!hk_algorithm_supports(hk_algorithms[i], &hk_choose_machine(r->comm)->team, coll)) continue;
+    if (!hk_algorithm_supports(hk_algorithms[i], &hk_selection_machine(r->comm)->team, coll)) continue;
     for (int k = 0; k <= WARMINGS && us < 3 * LONG_US; k++)
       HK_OR_RETURN(measure_batch(r, coll, bytes, i, k ? slots : 1, &us));
     t[n].algorithm = i, t[n].us = us;
@@ -147,7 +147,7 @@ static hk_status measure_rank(rank_state *r, ncclUniqueId id, int pipe) {
     HK_GIVE_UP(HK_FAIL_ERRNO("the id cannot be sent to the other ranks"), out);
   HK_TRY((hk_status)ncclCommInitRank(&r->comm, r->setup->nranks, id, r->rank), out);
   HK_TRY((hk_status)ncclCommSplit(r->comm, 0, r->rank, &r->control, NULL), out);
-  if (r->rank == 0) r->s->machine = *hk_choose_machine(r->comm);
+  if (r->rank == 0) r->s->machine = *hk_selection_machine(r->comm);
   r->in = malloc(2 * bytes);
   if (!r->in) HK_GIVE_UP(HK_FAIL_ERRNO("no memory for two buffers of %zu bytes a rank", bytes), out);
   r->out = r->in + bytes;
