@@ -289,7 +289,7 @@ static hk_status exec_run_move(hk_exec *x, hk_lane_run *l, const hk_instr *i, co
   /* Links that refer to the source are published first: peers read it while this rank copies it. */
   bool early = plain && nsrc == 1 && stable && stable == src[0] && !staged && !placed;
   if (early) exec_publish_all(l, o, ndst, bytes, signature);
-  if (placed && nsrc == 1 && dst[n - 1] == src[0]) n--; /* this rank's own, in place */
+  if (plain && n && nsrc == 1 && dst[n - 1] == src[0]) n--; /* in place: the output has the data */
   if (n && nsrc && bytes) {
     bool shared = staged || (n < ndst && !early); /* peers will read the result, so it should stay in the cache */
     unsigned flags = (final ? HK_MOVE_FINAL : 0) | (x->launch->move_flags & (shared ? HK_MOVE_AHEAD : ~0u));
