@@ -200,9 +200,12 @@ static uint32_t exec_network_sum(const hk_reducer *r) {
 }
 
 /* True if copying into the slot is cheaper than a reference that only the kernel can read (process_vm_readv). That
+ * holds for the multicast of a rank that receives nothing: it fills a slot while its reader empties the one before. It
  * holds for input that the receiver adds, because the receiver would have to copy it first. It also holds for a sum
  * that exceeds the caches: it can then be stored past them, as no peer reads it from there. */
 static bool exec_prefers_slot(const hk_exec *x, const hk_instr *i, const hk_operand *o, bool plain) {
+  const hk_traits *t = &x->plan->program->traits;
+  if (t->multicasts && !t->receives) return true;
   if (!hk_coll_reduces((hk_coll)x->plan->program->coll) || !i->nsrc) return false;
   if (!(i->flags & HK_INSTR_FINAL) && o[i->ndst].space == HK_IN) return true;
   return x->launch->move_flags & HK_MOVE_STREAM && !plain;

@@ -158,8 +158,7 @@ typedef struct hk_transport {
   /* True if links of kind HK_LINK_MCAST_* can be opened. NULL: false. */
   bool (*multicast)(hk_transport_state *s);
   /* Valid after the init of all ranks, and equal on all: true if links with one reader can refer to any memory from a
-   * slot's size on. A multicast always uses slots: its sender fills one while the readers take the one before. NULL:
-   * false. */
+   * slot's size on. NULL: false. */
   bool (*reads)(hk_transport_state *s);
   /* Fills one end of a link; the peer opens the other end, in any order.  The link's state may be CONNECTING. */
   hk_status (*open)(hk_transport_state *s, const hk_link_key *key, hk_link *link);

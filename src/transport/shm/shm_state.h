@@ -121,7 +121,7 @@ hk_status hk_shm_cma_try(hk_shm_state *s, const hk_facts *facts);
 /* Reads all of [from, from + bytes) of the process. Returns 0, or -1 with errno. */
 int hk_shm_cma_read(pid_t pid, uint64_t from, void *to, size_t bytes);
 /* The least size in bytes from which the link's reader reads this process's memory directly. 0: it cannot, slots are
- * faster, or the link is a multicast. */
+ * faster, or the link has several readers: a slot is filled once for all. */
 uint32_t hk_shm_cma_from(const hk_shm_state *s, const hk_link *link);
 /* The transport's `reads`, `writable`, `write` and `fetch`. */
 bool hk_shm_reads(hk_transport_state *state);
