@@ -32,14 +32,18 @@ build() {
   return $rc
 }
 
-# The same packages with a version before theirs, for the upgrade; nothing else differs.
+# The same packages with a version before theirs, for the upgrade; nothing else differs. A "~" sorts before the end of a version.
 older() { # folder
-  local deb
+  local deb made version
+  version=$(scripts/dist.sh --version)
   mkdir -p "$1"
   for deb in "$debs"/*.deb; do
     [[ $deb != *dbgsym* ]] || continue
+    made=$(dpkg-deb -f "$deb" Version)
+    [[ $made == "$version"?(~*) ]] || { echo "$deb has the version $made, and the sources have $version"; return 1; }
     rm -rf "$1/tree"
-    dpkg-deb -R "$deb" "$1/tree" && sed -i 's/0\.1\.0~/0.1.0~0~/g' "$1/tree/DEBIAN/control" && dpkg-deb -Zgzip -z1 -b "$1/tree" "$1/" >/dev/null || return 1
+    dpkg-deb -R "$deb" "$1/tree" && sed -i "s/${made//./\\.}/&~0/g" "$1/tree/DEBIAN/control" && dpkg-deb -Zgzip -z1 -b "$1/tree" "$1/" >/dev/null || return 1
+    [ "$(sed -n 's/^Version: //p' "$1/tree/DEBIAN/control")" = "$made~0" ] || { echo "$deb: no version before $made is made"; return 1; }
   done
   rm -r "$1/tree"
 }
