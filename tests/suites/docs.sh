@@ -32,9 +32,25 @@ done < <(grep -oE '(`|^    |&& )make [a-z.-]+($|[^a-z./-])' README.md SECURITY.m
 for target in $targets; do
   [ "$target" = all ] || grep -qE "(make |\`)(-j )?([A-Z_]+=\S* )*$target\b" README.md CONTRIBUTING.md docs/*.md docs/results/*.md || { echo "no page names \`make $target\`"; bad=1; }
 done
+# Words that make sentences be read twice, in pages, forms and manual pages, which have the help texts. Lines of a page are one text.
+pages=0
+for page in *.md docs/*.md docs/results/*.md python/README.md .github/ISSUE_TEMPLATE/*.yml examples/*/README.md "$HK_BUILD"/man/man[1-8]/*; do
+  [ -e "$page" ] || continue
+  pages=$((pages + 1))
+  while read -r words; do
+    echo "$page has \"$words\": say it with a subject, a verb and an object"
+    bad=1
+  done < <(tr -s ' \n' ' ' <"$page" | grep -oiE '.{0,30}\b(of which|as far as|so much|beside|what is there|whoever)\b.{0,30}')
+done
+# What a report of a fault or of slowness needs.
+for form in .github/ISSUE_TEMPLATE/[12]-*.yml; do
+  for word in 'label: hocket doctor --json' "label: The flight recorder's files"; do
+    grep -qF "$word" "$form" || { echo "$form does not ask for ${word#label: }"; bad=1; }
+  done
+done
 # The version, which is in include/hocket.h.
 version=$(scripts/dist.sh --version)
 grep -q "Version $version" README.md || { echo "README.md does not say Version $version"; bad=1; }
 [ -n "$(scripts/dist.sh --changes)" ] || { echo "CHANGELOG.md has no section $version"; bad=1; }
-[ $bad = 0 ] && echo "parameters are up to date, $links links lead somewhere, $files source files are named"
+[ $bad = 0 ] && echo "parameters are up to date, $links links lead somewhere, $files source files are named, $pages pages have plain words"
 exit $bad
