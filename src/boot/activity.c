@@ -22,7 +22,7 @@ static void activity_describe_phase(const hk_activity *a, char *text, size_t byt
   else if (call)
     snprintf(text, bytes, "is in %s%s%s", call, a->sequence ? ", after " : "", a->sequence ? newest : "");
   else if (a->sequence)
-    snprintf(text, bytes, "runs outside of this communicator's calls, the last of which was %s", newest);
+    snprintf(text, bytes, "runs outside of this communicator's calls; the newest was %s", newest);
   else
     snprintf(text, bytes, "runs outside of this communicator's calls, and has begun no operation of it yet");
 }

@@ -26,7 +26,7 @@ static const struct {
     {"net_message_us", "the work of each end for it", offsetof(hk_constants, net_message_us), 1e-6, 1e6, false},
     {"net_mb_s", "bytes between hosts", offsetof(hk_constants, net_us_per_b), 1, 1e7, true},
     {"copy_mb_s", "bytes that a core copies", offsetof(hk_constants, copy_us_per_b), 1, 1e7, true},
-    {"reduce_mb_s", "bytes that a core adds, beside the writing of the sum", offsetof(hk_constants, gamma_us_per_b), 1,
+    {"reduce_mb_s", "bytes that a core adds, without the writing of the sum", offsetof(hk_constants, gamma_us_per_b), 1,
      1e7, true},
     {"switch_us", "handing a core to another rank", offsetof(hk_constants, switch_us), 1e-6, 1e5, false},
 };

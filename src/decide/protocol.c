@@ -9,7 +9,7 @@ const hk_protocol_info hk_protocols[HK_PROTO_COUNT] = {
                          .sync = 1,
                          .copy = 1},
     [HK_PROTO_LL] = {.name = "LL",
-                     .about = "a flag beside every 4 bytes: the least latency, half of the bandwidth",
+                     .about = "a flag with every 4 bytes: the least latency, half of the bandwidth",
                      .efficiency = 0.5,
                      .sync = 0,
                      .copy = 0.5},

@@ -425,7 +425,7 @@ static hk_status synth_check_kinds(const hk_cluster *c) {
   for (int i = 0; i < c->nkinds && gpus; i++)
     if (!hk_topo_count(c->kinds[i], HK_NODE_GPU))
       HK_OR_RETURN(hk_topo_remark(c->kinds[i],
-                                  "hosts without GPUs beside hosts with GPUs: one communicator has ranks on "
+                                  "hosts without GPUs and hosts with GPUs: one communicator has ranks on "
                                   "GPUs or on CPUs, so plans and simulations of both together mean little"));
   for (int i = 0; i < c->nkinds && c->nhosts > 1; i++)
     if (!hk_topo_count(c->kinds[i], HK_NODE_NET))

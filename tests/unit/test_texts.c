@@ -54,7 +54,7 @@ static const struct {
      "is in ncclCommGrow, after Broadcast(4 x int8, root 1), operation 3"},
     {{CALL}, "runs outside of this communicator's calls, and has begun no operation of it yet"},
     {{CALL, .sequence = 3},
-     "runs outside of this communicator's calls, the last of which was Broadcast(4 x int8, root 1), operation 3"},
+     "runs outside of this communicator's calls; the newest was Broadcast(4 x int8, root 1), operation 3"},
     {{CALL, .phase = HK_PHASE_COUNT},
      "runs outside of this communicator's calls, and has begun no operation of it yet"},
     {{CALL, .phase = HK_PHASE_OPERATION}, "is in no operation"},
