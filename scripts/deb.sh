@@ -20,7 +20,9 @@ cp -r "$tree/packaging/debian" "$tree/debian"
 sed -i "s|^Maintainer: .*|Maintainer: $who|" "$tree/debian/control"
 {
   printf 'hocket (%s) unstable; urgency=medium\n\n' "$full"
-  scripts/dist.sh --changes | sed -n 's/^- /  * /p; s/^  \([^ ]\)/    \1/p'
+  # Lines of 80 columns at most.
+  scripts/dist.sh --changes | awk '/^- /{ if (t) print t; t = substr($0, 3) } /^  [^ ]/{ t = t " " substr($0, 3) } END { print t }' |
+    while read -r item; do fold -s -w 74 <<<"$item" | sed 's/ *$//; 1s/^/  * /; 1!s/^/    /'; done
   printf '\n -- %s  %s\n' "$who" "$(TZ=UTC printf '%(%a, %d %b %Y %H:%M:%S +0000)T' "$SOURCE_DATE_EPOCH")"
 } >"$tree/debian/changelog"
 (cd "$tree" && env -u MAKEFLAGS -u MAKELEVEL -u BUILD dpkg-buildpackage -us -uc "-j$(nproc)") >"$out/log" 2>&1 ||
