@@ -179,8 +179,8 @@ const hk_tool hk_tool_doctor = {
         "command that fixes it. Run it as your job runs: same user, same container, same launcher. It changes nothing. "
         "With names of checks it makes only these:\n"
         "\n"
-        " variables, plugins, frameworks, interfaces, peer, gids, verbs, shm, cma, memlock, files, hugepages, limits,\n"
-        " numa, governor, topology, links, gpu, copies, p2p, gdr, pairs, acs, iommu",
+        " variables, plugins, frameworks, interfaces, peer, gids, verbs, shm, cma, memlock, files, hugepages,\n"
+        " limits, numa, governor, topology, links, gpu, copies, p2p, gdr, pairs, acs, iommu",
     .findings = "there is a problem",
     .examples = "hocket doctor\n  everything\n"
                 "mpirun -n 1 hocket doctor numa limits\n  what a launcher binds its processes to\n"

@@ -26,12 +26,13 @@ static const hk_tool_option rows[] = {
 const hk_tool hk_tool_metrics = {
     .name = "metrics",
     .about = "what the ranks of this host count, for Prometheus",
-    .text = "Asks the processes of this host that use the library, as `hocket ps` does, and writes their counters in "
-            "Prometheus' text format: calls, bytes, time and bus bandwidth by collective and class of message sizes, "
-            "the time since the last operation of each rank, waits, retries and failovers of the network. Once to the "
-            "standard output, once to a file of node_exporter's textfile collector, or over HTTP.\n\n"
-            "The processes need no setting. Those of other users are not shown, except to root. Nothing secret is "
-            "written, but names of communicators and hosts are, and HTTP has no password.",
+    .text =
+        "Asks the processes of this host that use the library, as `hocket ps` does, and writes their counters in "
+        "Prometheus' text format: calls, bytes, time and bus bandwidth by collective and class of message sizes, "
+        "the time since the last operation of each rank, waits, retries and failovers of the network. They go to the "
+        "standard output or to a file of node_exporter's textfile collector, once, or to those who ask over HTTP.\n\n"
+        "The processes need no setting. Those of other users are not shown, except to root. Nothing secret is "
+        "written, but names of communicators and hosts are, and HTTP has no password.",
     .examples = "hocket metrics\n  once\n"
                 "hocket metrics --textfile /var/lib/prometheus/node-exporter/hocket.prom\n  for node_exporter\n"
                 "hocket metrics --listen 9465\n  for a Prometheus on this host\n"
