@@ -19,13 +19,23 @@ project() { # name options; the project's own lines on stdin
   gives 0 env LD_LIBRARY_PATH="$library" "$folder/build/client"
   says '0 232'
 }
-# What such modules do: a header and a library by hints, a version from the header.
+# What such modules do: a header and a library by hints, a version from the header, and a program that asks the library for its own.
 cat >"$tmp/FindNCCL.cmake" <<'END'
 find_path(NCCL_INCLUDE_DIR nccl.h HINTS ${NCCL_ROOT_DIR}/include ${NCCL_INCLUDE_HINT})
 find_library(NCCL_LIBRARY nccl HINTS ${NCCL_ROOT_DIR}/lib ${NCCL_LIB_HINT})
 file(STRINGS ${NCCL_INCLUDE_DIR}/nccl.h lines REGEX "^#define NCCL_(MAJOR|MINOR|PATCH) +[0-9]+$")
 string(REGEX MATCHALL "[0-9]+" numbers "${lines}")
 string(REPLACE ";" "." NCCL_VERSION "${numbers}")
+try_run(ran compiled "${CMAKE_BINARY_DIR}/version" "${CMAKE_SOURCE_DIR}/client.c" CMAKE_FLAGS "-DINCLUDE_DIRECTORIES=${NCCL_INCLUDE_DIR}"
+  LINK_LIBRARIES "${NCCL_LIBRARY}" RUN_OUTPUT_VARIABLE said)
+string(REPLACE "." ";" numbers "${NCCL_VERSION}")
+list(GET numbers 0 major)
+list(GET numbers 1 minor)
+list(GET numbers 2 patch)
+math(EXPR code "10000 * ${major} + 100 * ${minor} + ${patch}")
+if(NOT said MATCHES "^0 ${code}")
+  message(FATAL_ERROR "the header of ${NCCL_VERSION}, and a program says '${said}'")
+endif()
 include(FindPackageHandleStandardArgs)
 find_package_handle_standard_args(NCCL REQUIRED_VARS NCCL_LIBRARY NCCL_INCLUDE_DIR VERSION_VAR NCCL_VERSION)
 END
@@ -45,6 +55,14 @@ add_executable(client client.c)
 target_include_directories(client PRIVATE ${NCCL_INCLUDE_DIR})
 target_link_libraries(client PRIVATE ${NCCL_LIBRARY})
 END
+if [ -e "$cmake_finds/lib/libnccl.so" ]; then # PyTorch's and others' modules take a folder, which CMake searches by itself
+  project root "-DNCCL_ROOT=$cmake_finds" <<'END'
+find_package(NCCL REQUIRED)
+add_executable(client client.c)
+target_include_directories(client PRIVATE ${NCCL_INCLUDE_DIR})
+target_link_libraries(client PRIVATE ${NCCL_LIBRARY})
+END
+fi
 # shellcheck disable=SC2016 # CMake's
 project pkg_config <<END
 find_package(PkgConfig REQUIRED)
@@ -55,4 +73,4 @@ END
 mkdir "$tmp/newer"
 printf 'cmake_minimum_required(VERSION 3.16)\nproject(newer C)\nfind_package(hocket 99 REQUIRED)\n' >"$tmp/newer/CMakeLists.txt"
 gives 1 cmake -S "$tmp/newer" -B "$tmp/newer/build" "-DCMAKE_PREFIX_PATH=$cmake_finds"
-finish "CMake finds it in four ways"
+finish "CMake finds it, in $cases steps"
