@@ -38,6 +38,7 @@ want_check() {
   wish procps "cmd:ps" "process tests look at the process table"
   wish jq "cmd:jq" "reads the JSON that commands write"
   wish mandoc "cmd:mandoc" "checks the manual pages"
+  wish doxygen "cmd:doxygen" "makes the site of the documents"
   wish graphviz "cmd:dot" "draws pictures of machines"
   wish gnuplot-nox "cmd:gnuplot" "draws the perf programs' plots"
   wish openmpi-bin "cmd:mpirun.openmpi" "a launcher of ranks"

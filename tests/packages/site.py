@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""site.py FOLDER: in the site below FOLDER/html every link within it leads to a file and an anchor, every page has its text without JavaScript
-and asks no other site for anything, and each manual page and header has a page. Pictures of some pages, in a wide and a narrow window, go
-to FOLDER/windows if there is a chromium; nobody but a reader can judge these."""
+"""site.py FOLDER [--no-pictures]: in the site below FOLDER/html every link within it leads to a file and an anchor, every page has its
+text without JavaScript and asks no other site for anything, and each manual page and header has a page. Pictures of some pages, in a wide
+and a narrow window, go to FOLDER/windows if there is a chromium; nobody but a reader can judge these."""
 import os
 import re
 import shutil
@@ -35,7 +35,7 @@ class Page(HTMLParser):
         self.words += 0 if self.skip else len(data.split())
 
 
-def main(folder):
+def main(folder, pictures):
     html, bad, links = os.path.abspath(os.path.join(folder, "html")), [], 0
     paths = [os.path.join(at, name) for at, _, names in os.walk(html) for name in names if name.endswith(".html") and "/files/" not in at + "/"]
     pages = {path: Page(path) for path in paths}
@@ -67,7 +67,7 @@ def main(folder):
         if name not in api:
             bad.append(f"api/nccl.html has no {name}")
     print("\n".join(bad[:40]))
-    if shutil.which("chromium"):
+    if pictures and shutil.which("chromium"):
         windows = os.path.join(folder, "windows")
         os.makedirs(windows, exist_ok=True)
         # A page that its own policy allows no script: what a browser without JavaScript shows.
@@ -82,11 +82,11 @@ def main(folder):
                                 f"--screenshot={picture}", f"file://{html}/{name}.html"], stderr=subprocess.DEVNULL, timeout=60, check=True)
         os.remove(f"{html}/without-scripts.html")
         print(f"pictures in {windows}")
-    else:
+    elif pictures:
         print("SKIP: pictures: chromium is not here")
     print(f"{len(pages)} pages, {links} links within them, {len(bad)} faults")
     return bool(bad)
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1]))
+    sys.exit(main(sys.argv[1], sys.argv[2:] != ["--no-pictures"]))
