@@ -10,7 +10,8 @@ PYTHON := $(BUILD)/python
 PYTHON_SRC := $(wildcard python/hocket/*.py python/hocket/*/*.py) python/hocket/py.typed
 PYTHON_SO := $(PYTHON)/hocket/lib/libhocket.so
 PYTHON_BIN := $(PYTHON)/hocket/bin/hocket-perf $(PYTHON)/hocket/bin/hocket
-PYTHON_ALL := $(if $(SAN),,$(PYTHON_SO) $(PYTHON_BIN) $(PYTHON_SRC:python/%=$(PYTHON)/%) $(PYTHON)/hocket/_generated.py \
+PYTHON_C := $(PYTHON)/hocket/torch/_calls.abi3.so
+PYTHON_ALL := $(if $(SAN),,$(PYTHON_SO) $(PYTHON_BIN) $(PYTHON_C) $(PYTHON_SRC:python/%=$(PYTHON)/%) $(PYTHON)/hocket/_generated.py \
               $(patsubst include/%,$(PYTHON)/hocket/include/%,$(wildcard include/*.h)))
 
 python: $(PYTHON_ALL) ## the Python package, in build/gcc/python (PYTHONPATH)
@@ -20,6 +21,14 @@ $(PYTHON)/hocket/bin/hocket-perf: $(PERF_OBJ) $(PYTHON_SO) $(LIBA)
 	@mkdir -p $(@D)
 	$(call say,LINK,$@)$(CC) -o $@ $(filter %.o,$^) $(LDFLAGS) -L$(PYTHON)/hocket/lib -lhocket -Wl,--strip-debug \
 	  -Wl,-rpath,'$$ORIGIN/../lib' $(HK_LDFLAGS) -lm $(LIBA)
+
+# For every Python from 3.10 on, whatever the headers' version. Without headers Python does what it does.
+$(PYTHON_C): python/hocket/torch/_calls.c $(wildcard include/*.h)
+	@mkdir -p $(@D)
+	@headers=$$(python3 -c 'import sysconfig; print(sysconfig.get_path("include"))'); \
+	if echo '#include <Python.h>' | $(CC) -I"$$headers" -E -x c - >/dev/null 2>&1; then \
+	  $(if $(V),set -x;,printf '  %-6s %s\n' CC $@;) $(CC) -o $@ $< $(HK_CFLAGS) -MF /dev/null $(CFLAGS) -I"$$headers" -shared -Wl,--strip-debug $(LDFLAGS); \
+	else echo "  NOTE   without Python.h (Debian: python3-dev) a small call of torch.distributed takes some microseconds more"; fi
 
 $(PYTHON)/hocket/bin/hocket: $(BUILD)/bin/hocket
 	@mkdir -p $(@D)

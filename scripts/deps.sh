@@ -72,6 +72,7 @@ want_roce() {
 }
 want_wheel() {
   need python3 "cmd:python3" "builds the wheel"
+  wish libpython3-dev "python:Python.h" "the wheel has compiled code for small calls of torch.distributed"
   need python3-venv "py:ensurepip" "the tools that build the wheel stay in an environment of their own"
 }
 want_deb() {
@@ -80,6 +81,7 @@ want_deb() {
   need dh-python "cmd:dh_python3" "packs the Python module"
   need libhwloc-dev "file:/usr/include/hwloc.h" "CPUs and PCI devices of unusual machines"
   need python3 "cmd:python3" "packs the Python module"
+  need libpython3-dev "python:Python.h" "compiles a part of the Python module"
 }
 want_site() {
   need python3 "cmd:python3" "Sphinx makes the site"
@@ -104,6 +106,7 @@ have() {
     asan:*) echo 'int main(void) { return 0; }' | "${1#asan:}" -fsanitize=address -x c -o /dev/null - 2>/dev/null ;;
     cxx:*) "${1#cxx:}" -x c++ -std=c++17 -fsyntax-only /dev/null 2>/dev/null ;;
     so:*) compgen -G "/lib*/*/${1#so:}" >/dev/null || compgen -G "/usr/lib*/${1#so:}" >/dev/null ;;
+    python:*) [ -e "$(python3 -c 'import sysconfig; print(sysconfig.get_path("include"))')/${1#python:}" ] ;;
     py:*) python3 -c "import ${1#py:}" 2>/dev/null ;;
     lib:*) for file in /usr/lib*/*/"${1#lib:}".{so,a} /usr/lib*/"${1#lib:}".{so,a}; do [ -e "$file" ] && return 0; done
       return 1 ;;

@@ -42,6 +42,8 @@ try() { # name ranks script...
 }
 
 for n in 2 4; do try c10d-$n $n $here/torch_c10d.py; done
+cp -rs "$PWD/$HK_BUILD/python" "$tmp/plain" && rm -f "$tmp"/plain/hocket/torch/_calls*
+PYTHONPATH=$tmp/plain try c10d-plain 2 $here/torch_c10d.py  # without the compiled module
 try c10d-mixed 2 $here/torch_c10d.py cpu:hocket,cuda:gloo
 try exit 1 $here/torch_exit.py
 for n in 2 4; do try life-$n $n $here/torch_life.py; done

@@ -4,6 +4,7 @@
 python -m hocket.run -n N tests/python/torch_c10d.py [backend of the default group]
 """
 import datetime
+import importlib.util
 import os
 import sys
 import threading
@@ -14,6 +15,7 @@ import torch.distributed as dist
 import torch.distributed._functional_collectives as functions
 
 import hocket.torch
+from hocket.torch import _quick
 
 hocket.torch.register()
 backend = sys.argv[1] if len(sys.argv) > 1 else "hocket"
@@ -592,6 +594,51 @@ def refusals():
     theirs.barrier().wait()
 
 
+def compiled_calls():
+    """The compiled module takes calls whose tensors are plain memory, and leaves all others to Python."""
+    def options(op=dist.ReduceOp.SUM, later=False, timeout=None):
+        made = dist.AllreduceOptions()
+        made.reduceOp, made.asyncOp, made.timeout = op, later, timeout or made.timeout
+        return made
+
+    def taken(t, opts):
+        return ours.e.quick(_quick.ALL_REDUCE, [t], [t], opts)
+
+    there = importlib.util.find_spec("hocket.torch._calls") is not None and _quick.TABLE is not None
+    x = torch.ones(2, 4)
+    for t in (x, torch.nn.Parameter(x.clone()), x[1], x[:, 1:2][:1], torch.tensor(1.0),
+              torch.ones(3, requires_grad=True)):
+        with torch.no_grad():
+            want = t * size
+        if taken(t, options()) != there:
+            fail(f"a plain tensor of shape {tuple(t.shape)} is {'not ' if there else ''}taken by the compiled module")
+        if there:
+            same("the compiled module", [t.detach()], [want.detach()])
+    freed = torch.ones(2)
+    freed.untyped_storage().resize_(0)
+    for name, t in {"negative": torch._neg_view(x), "strided": x[:, 1], "complex": torch.ones(2, dtype=torch.complex64),
+                    "bool": x > 0, "sparse": x.to_sparse(), "zero": torch._efficientzerotensor(2), "freed": freed,
+                    "meta": x.to("meta"), "subclass": x.as_subclass(type("Sub", (torch.Tensor,), {})),
+                    "empty": torch.empty(0), "nested": torch.nested.nested_tensor([x, x]), "none": None}.items():
+        if taken(t, options()):
+            fail(f"the compiled module takes a {name} tensor")
+    torch.vmap(lambda t: taken(t, options()) and fail("the compiled module takes a batched tensor") or t)(x)
+    for name, opts in {"bitwise": options(dist.ReduceOp.BXOR), "asynchronous": options(later=True), "none": None,
+                       "scaled": options(dist._make_nccl_premul_sum(2.0)),
+                       "timed": options(timeout=datetime.timedelta(seconds=9))}.items():
+        if taken(x, opts):
+            fail(f"the compiled module takes a call that is {name}")
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]):
+        if taken(x, options()):
+            fail("the compiled module takes a call that the profiler wants to see")
+    ours.e.open_batch()
+    if taken(x, options()):
+        fail("the compiled module takes a call of a batch")
+    ours.e.close_batch()
+    if rank == 0 and not there:
+        print("SKIP: the compiled module: the package is built without Python's headers, or PyTorch is older than 2.10")
+
+
 for dtype in TYPES:
     reductions(dtype, 10)
     moves(dtype, 10)
@@ -603,6 +650,7 @@ forms()
 kinds()
 if backend == "hocket":  # of two backends PyTorch chooses one, by the first tensor
     refused_kinds()
+    compiled_calls()
 own_messages()
 coalesced()
 if size > 1:

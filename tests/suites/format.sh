@@ -12,7 +12,7 @@ write=${1:-}
 copy=$(mktemp -d) && trap 'rm -rf "$copy"' EXIT
 # All files at once, as copies: a process for each of them takes three times as long.  A header gets another name, or clang-format
 # takes some of them for Objective-C.
-find src include tests examples bench \( -name '*.c' -o -name '*.h' -o -name '*.cu' \) | LC_ALL=C sort >"$copy/files"
+find src include python tests examples bench \( -name '*.c' -o -name '*.h' -o -name '*.cu' \) | LC_ALL=C sort >"$copy/files"
 cp .clang-format "$copy/" && tar -cf - -T "$copy/files" | tar -xf - -C "$copy" --transform 's/\.h$/.h_header.c/'
 sed "s,\.h\$,.h_header.c,; s,^,$copy/," "$copy/files" | xargs -n 40 -P "$(nproc)" "$format" -i
 bad=$(while IFS= read -r file; do
@@ -21,7 +21,7 @@ bad=$(while IFS= read -r file; do
   if [ "$write" = --write ]; then cat "$formed" >"$file"; else echo "$file:"; diff "$file" "$formed" | head -n 6; fi
 done <"$copy/files")
 # shellcheck disable=SC2016 # awk's own variables
-long=$(find src include tests examples bench \( -name '*.[ch]' -o -name '*.cu' -o -path 'src/*.def' \) -print0 |
+long=$(find src include python tests examples bench \( -name '*.[ch]' -o -name '*.cu' -o -path 'src/*.def' \) -print0 |
   xargs -0 awk 'length($0) > 120 { print FILENAME ":" FNR ": " length($0) " columns" }')
 [ -z "$long" ] || { echo "$long" | head -n 40; echo "lines have at most 120 columns"; exit 1; }
 # A test whose code is broken on purpose can write files with any name into the tree.

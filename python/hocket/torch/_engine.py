@@ -26,16 +26,16 @@ from .._stream import Stream
 from ._anyone import AnySource
 from ._event import event
 from ._exit import PATIENCE_SECONDS, engines, gate, start
+from ._quick import UNSET, Quick, prepare
 from ._self import SelfChannel
 from ._work import NOT_ENQUEUED, Completer, Done, Together, Work, backend_error
 
 Call = Callable[["int | None"], int]  # with a stream's handle, or None to block; gives an ncclResult_t
 _POLL_SECONDS = 0.001
 _now = time.monotonic
-_UNSET = datetime.timedelta(milliseconds=-1)  # PyTorch's kUnsetTimeout
 
 
-class Engine:
+class Engine(Quick):
     """One rank's part of a group. Operations are collective in the order of the calls; sends and receives go beside
     them, those from one rank to another with one tag in their order."""
 
@@ -63,8 +63,9 @@ class Engine:
         self.timing = False  # works note when they were complete
         self.timed_out = False
         self.abort_hooks: dict[int, Callable[[], None]] = {}
-        self.since: float | None = None  # when the blocking call under way began
+        self.since = 0.0  # when the blocking call under way began; 0: there is none
         self.limit = timeout
+        prepare(self)
         self._process = os.getpid()
         engines.add(self)
         _watch.add(self)
@@ -76,6 +77,11 @@ class Engine:
             self.store.set(f"hocket/{key}", made)
             return made
         return bytes(self.store.get(f"hocket/{key}"))
+
+    def set_timeout(self, seconds: float) -> None:
+        """For the calls that come."""
+        self.timeout = seconds
+        _watch.add(self)
 
     # ---- collectives ----
 
@@ -116,7 +122,7 @@ class Engine:
             if limit < _watch.period:
                 _watch.hurry()
             code = call(None)
-            self.since = None
+            self.since = 0.0
             if code:
                 self._refused(code)
         if finish is not None:
@@ -330,7 +336,7 @@ class Engine:
         """Ends the group if an operation takes longer than its time. Gives the time at which to look again."""
         begun, next_look = [], now + self.timeout
         since, limit = self.since, self.limit
-        if since is not None:
+        if since:
             begun.append((since, limit))
         for works in [self._works, *(queue.works for queue in [*self._channels.values(), *self._anyone.values()])]:
             begun += [(work.born, work.limit) for work in list(works)[:1] if not work.arrived()]
@@ -361,7 +367,7 @@ class Engine:
     def end(self, why: str) -> None:
         """Ends the group now, and gives back what it has. Other ranks hear of an abort if anything is under way."""
         try:
-            if self._error is None and self.since is None and self.drain(0.0):
+            if self._error is None and not self.since and self.drain(0.0):
                 self.comm.check()
                 return self.shutdown()
         except Exception:  # the communicator has failed, or a work has
@@ -395,7 +401,7 @@ class Engine:
 
     def complete(self) -> bool:
         """At the end of the process, if the group was not destroyed: waits for what other ranks have called, too."""
-        if self._foreign() or hasattr(sys, "last_type") or self.since is not None:
+        if self._foreign() or hasattr(sys, "last_type") or self.since:
             return False
         return all(work.arrived(self._patience()) for work in list(self._works)) and all(
             channel.drain(self._patience() / (1 if channel.met else 2)) for channel in list(self._channels.values()))
@@ -624,7 +630,7 @@ def _stream() -> Stream:
 def _seconds(opts: Any) -> float | None:
     """The time that a call was given; None: the group's."""
     timeout = getattr(opts, "timeout", None)
-    if timeout == _UNSET:
+    if timeout == UNSET:
         return None
     seconds = timeout.total_seconds() if isinstance(timeout, datetime.timedelta) else -1.0
     return seconds if seconds > 0 else None
