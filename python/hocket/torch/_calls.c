@@ -60,10 +60,8 @@ typedef enum {
 } calls_kind;
 
 typedef struct {
-  PyObject_HEAD
-      // The engine's, in Python.
-      PyObject *batch,
-      *error;
+  PyObject base;
+  PyObject *batch, *error; // the engine's, in Python, as all before comm
   char observed;
   long long sequence;
   double timeout, since, limit;
@@ -102,9 +100,9 @@ static bool calls_read(calls_engine *e, PyObject *t, calls_tensor *out, size_t *
     return false;
   }
   if (out->device != CALLS_CPU || out->lanes != 1 || !out->data || out->offset) return false;
-  size_t k = 0, n = sizeof calls_types / sizeof *calls_types;
-  while (k < n && (calls_types[k].code != out->code || calls_types[k].bits != out->bits)) k++;
-  if (k == n) return false;
+  size_t k = 0, types = sizeof calls_types / sizeof *calls_types;
+  while (k < types && (calls_types[k].code != out->code || calls_types[k].bits != out->bits)) k++;
+  if (k == types) return false;
   int64_t step = 1;
   for (int d = out->dimensions - 1; d >= 0; step *= out->shape[d--])
     if (out->shape[d] != 1 && out->strides[d] != step) return false;
@@ -115,10 +113,9 @@ static bool calls_read(calls_engine *e, PyObject *t, calls_tensor *out, size_t *
 static bool calls_waits(calls_engine *e, PyObject *options) {
   if (!calls_is(PyObject_GetAttr(options, e->async_op), Py_False)) return false;
   PyObject *limit = PyObject_GetAttr(options, e->limit_name);
-  int same = limit ? PyObject_RichCompareBool(limit, e->no_limit, Py_EQ) : -1;
-  if (same < 0) PyErr_Clear();
+  PyObject *same = limit ? PyObject_RichCompare(limit, e->no_limit, Py_EQ) : NULL;
   Py_XDECREF(limit);
-  return same == 1;
+  return calls_is(same, Py_True);
 }
 
 static bool calls_operator(calls_engine *e, PyObject *options, ncclRedOp_t *out) {
