@@ -57,8 +57,8 @@ static hk_status summarize_build_to(const hk_algorithm *a, const hk_build *what,
   return HK_OK;
 }
 
-hk_status hk_algorithm_summarize(hk_summary *out, const hk_algorithm *a, const hk_build *what, size_t most,
-                                 bool *barred) {
+hk_status hk_algorithm_summarize(hk_summary *out, const hk_algorithm *a, const hk_build *what, uint32_t slots,
+                                 size_t most, bool *barred) {
   const int n = what->nranks;
   int period = summarize_least(what->layout, n), built = 0;
   size_t work = 0;
@@ -73,7 +73,7 @@ hk_status hk_algorithm_summarize(hk_summary *out, const hk_algorithm *a, const h
   HK_TRY(summarize_build_to(a, what, p, &built, period, &work, most), out);
   *barred = work > most;
   if (!*barred)
-    rc = hk_summarize(out, (const hk_program *const *)p, n, period, what->layout ? what->layout->host : NULL);
+    rc = hk_summarize(out, (const hk_program *const *)p, n, period, what->layout ? what->layout->host : NULL, slots);
 out:
   for (int r = 0; r < n; r++) hk_program_free(p[r]);
   free(p);

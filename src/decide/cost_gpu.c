@@ -43,14 +43,15 @@ static double cost_gpu_chain_us(const hk_machine *m, const hk_outline *o, const 
 /* What one more wave adds. A lane that does not wait for its own messages runs ahead while it has free slots. */
 static double cost_gpu_again_us(const hk_machine *m, const hk_outline *o, const wave *w) {
   const hk_summary *s = &o->summary;
-  if (s->again.rounds) return cost_gpu_chain_us(m, o, w, s->again);
+  const double held = cost_gpu_chain_us(m, o, w, s->held_again);
+  if (s->again.rounds) return fmax(held, cost_gpu_chain_us(m, o, w, s->again));
   const double inside = m->inside.alpha_us + m->sync_us;
   const double trip = s->first.far ? m->between.alpha_us + hk_far_sync_us(m, w->message) : inside;
   double credit = 2 * trip / m->nslots;
   /* its bytes move while other credits return */
   const double switched = 2 * inside / HK_GPU_SWITCH_SLOTS - w->message * w->pace;
   if (hk_is_switched(m, o)) credit = s->first.far ? fmax(credit, switched) : switched;
-  return fmax((double)s->most.longest * w->lane_us, credit);
+  return fmax(held, fmax((double)s->most.longest * w->lane_us, credit));
 }
 
 /* The factor (at most 1) on the time of a byte if channels run out of phase. One or two channels run in the same step.
@@ -140,7 +141,8 @@ double hk_price_gpu(const hk_machine *m, const hk_outline *o, double block) {
                   .pace = fmax(m->channel_us_per_b, m->inside.one_us_per_b),
                   .lane_us = HK_GPU_INSTR_US + HK_GPU_SYNC_LANE * m->sync_us};
   const double first = cost_gpu_chain_us(m, o, &w, s->first);
-  const double latency = first + (w.waves - 1) * cost_gpu_again_us(m, o, &w);
+  const double latency = fmax(first, cost_gpu_chain_us(m, o, &w, s->held)) +
+                         (w.waves - 1) * cost_gpu_again_us(m, o, &w);
   /* Lanes: each wave takes the longest lane's time, and the first one that of the whole chain. */
   const double slice = block / channels * w.pace; /* a block on one lane */
   const double longest = (double)s->most.longest, more = fmax(0, s->first.instrs - longest) / w.waves;

@@ -263,9 +263,10 @@ hk_machine hk_machine_of_gpus(const hk_gpu_facts *f, const hk_constants *constan
   return m;
 }
 
-hk_status hk_outlines_of(hk_outlines **out, const hk_cluster *c, const hk_placement *placements, int nranks,
+hk_status hk_outlines_of(hk_outlines **out, const hk_cluster *c, const hk_placement *placements, const hk_machine *m,
                          const hk_layout *layout, const hk_path_rules *rules) {
   hk_status rc = HK_OK;
+  const int nranks = m->team.nranks;
   uint32_t *nodes = malloc((size_t)nranks * sizeof *nodes);
   int n = 0;
   *out = NULL;
@@ -276,7 +277,7 @@ hk_status hk_outlines_of(hk_outlines **out, const hk_cluster *c, const hk_placem
     n++;
   }
   const hk_topo *t = hk_cluster_host(c, placements[hk_layout_rank(layout, 0, 0)].host);
-  HK_TRY(hk_outlines_new(out, nranks, layout), out);
+  HK_TRY(hk_outlines_new(out, nranks, layout, m->nslots), out);
   if (t->nodes[nodes[0]].kind == HK_NODE_GPU) HK_TRY(hk_outlines_wire(*out, t, nodes, n, rules), out);
 out:
   free(nodes);

@@ -11,6 +11,7 @@ enum { WORK_MOST = 1 << 22 };
 
 struct hk_outlines {
   int nranks;
+  uint32_t slots;
   const hk_layout *layout;
   hk_wires wires; /* n 0: not known */
   struct {
@@ -19,11 +20,12 @@ struct hk_outlines {
   } at[HK_ALGORITHM_LIMIT];
 };
 
-hk_status hk_outlines_new(hk_outlines **out, int nranks, const hk_layout *layout) {
+hk_status hk_outlines_new(hk_outlines **out, int nranks, const hk_layout *layout, uint32_t slots) {
   hk_outlines *o = *out = calloc(1, sizeof *o);
   if (!o) return HK_FAIL(HK_ERR_SYSTEM, "out of memory for the summaries of %d ranks", nranks);
   o->nranks = nranks;
   o->layout = layout;
+  o->slots = slots;
   return HK_OK;
 }
 
@@ -99,7 +101,7 @@ out:
 
 static hk_status outlines_make(hk_outlines *o, const hk_algorithm *a, hk_coll coll, hk_outline *out) {
   const hk_build what = {.coll = coll, .nranks = o->nranks, .layout = o->layout};
-  hk_status rc = hk_algorithm_summarize(&out->summary, a, &what, WORK_MOST, &out->barred);
+  hk_status rc = hk_algorithm_summarize(&out->summary, a, &what, o->slots, WORK_MOST, &out->barred);
   if (rc != HK_OK || out->barred) return rc;
   HK_TRY(outlines_orders(a, &what, &out->orders), out);
   rc = hk_traffic_of(&out->traffic, &out->summary, out->orders, hk_coll_has_root(coll) ? what.root : -1, o->layout,

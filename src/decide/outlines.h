@@ -7,7 +7,8 @@
 #include "../topo/paths.h"
 #include "../topo/topo.h"
 
-struct hk_layout; /* program/layout.h */
+struct hk_layout;  /* program/layout.h */
+struct hk_machine; /* machine.h */
 
 enum { HK_PORTS_MOST = 16 };
 
@@ -54,14 +55,14 @@ typedef struct hk_outline {
 
 typedef struct hk_outlines hk_outlines;
 
-/* `layout` (may be NULL: one host) must outlive it. */
-hk_status hk_outlines_new(hk_outlines **out, int nranks, const struct hk_layout *layout);
+/* `layout` (may be NULL: one host) must outlive it. `slots`: of a link. */
+hk_status hk_outlines_new(hk_outlines **out, int nranks, const struct hk_layout *layout, uint32_t slots);
 /* GPUs: the links of a topology, which must outlive it. Without them the load of links is not known. `nodes` [n]: of
  * the first host's ranks by their number on the host; `rules` may be NULL. */
 hk_status hk_outlines_wire(hk_outlines *o, const hk_topo *t, const uint32_t *nodes, int n, const hk_path_rules *rules);
-/* Makes the outlines of a cluster, with the links of its first host if its ranks are on GPUs. */
-hk_status hk_outlines_of(hk_outlines **out, const hk_cluster *c, const hk_placement *placements, int nranks,
-                         const struct hk_layout *layout, const hk_path_rules *rules);
+/* Makes the outlines of a machine of a cluster, with the links of its first host if its ranks are on GPUs. */
+hk_status hk_outlines_of(hk_outlines **out, const hk_cluster *c, const hk_placement *placements,
+                         const struct hk_machine *m, const struct hk_layout *layout, const hk_path_rules *rules);
 /* Drops the outlines of an algorithm, before it is freed or changed. */
 void hk_outlines_forget(hk_outlines *o, const hk_algorithm *a);
 void hk_outlines_free(hk_outlines *o); /* NULL is fine */

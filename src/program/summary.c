@@ -345,9 +345,32 @@ static hk_status summary_find_maps(hk_summary *out, uint32_t *room, hk_summary_r
   return HK_OK;
 }
 
-hk_status hk_summarize(hk_summary *out, const hk_program *const *programs, int nranks, int period,
-                       const uint16_t *host) {
-  hk_summary_run x = {.programs = programs, .host = host, .nranks = nranks, .period = period};
+/* The path if senders wait for slots. */
+static hk_status summary_held(hk_summary *out, const hk_summary_run *of) {
+  hk_summary_run x = {.programs = of->programs,
+                      .host = of->host,
+                      .nranks = of->nranks,
+                      .period = of->period,
+                      .slots = of->slots,
+                      .bounded = true};
+  hk_status rc = HK_OK;
+  out->held = out->first;
+  out->held_again = out->again;
+  if (!of->ahead) return HK_OK;
+  HK_TRY(summary_number(&x), out);
+  HK_TRY(summary_prepare(&x), out);
+  HK_TRY(hk_summary_tie(&x), out);
+  HK_TRY(hk_summary_go(&x), out);
+  out->held = summary_chain(0, x.wave_ends[0]);
+  out->held_again = summary_chain(x.wave_ends[HK_SUMMARY_WAVES - 2], x.wave_ends[HK_SUMMARY_WAVES - 1]);
+out:
+  hk_summary_run_free(&x);
+  return rc;
+}
+
+hk_status hk_summarize(hk_summary *out, const hk_program *const *programs, int nranks, int period, const uint16_t *host,
+                       uint32_t slots) {
+  hk_summary_run x = {.programs = programs, .host = host, .nranks = nranks, .period = period, .slots = slots};
   uint32_t room = 0;
   hk_status rc;
   *out = (hk_summary){.nranks = nranks, .period = period, .blocks = programs[0]->blocks};
@@ -356,6 +379,7 @@ hk_status hk_summarize(hk_summary *out, const hk_program *const *programs, int n
   HK_TRY(hk_summary_tie(&x), out);
   HK_TRY(hk_summary_go(&x), out);
   summary_volume(out, &x);
+  HK_TRY(summary_held(out, &x), out);
   HK_TRY(summary_leaving(out, &x), out);
   for (hk_map_kind kind = HK_MAP_SHIFT; kind <= HK_MAP_PAIR; kind++)
     HK_TRY(summary_find_maps(out, &room, &x, kind), out);

@@ -3,9 +3,9 @@
  * What the programs of all ranks do together in one wave, in units that no machine and no message size changes: chains
  * of messages, and blocks by level. A block moved is a chunk of a block of the message; times and bytes follow from it.
  *
- * Path: all lanes run at once, and a sender never waits for a slot. Of two chains the one with more messages between
- * hosts is the longer one, because these messages take longest; then the one with more messages; then the one with more
- * instructions.
+ * Path: all lanes run at once, and a sender never waits for a slot, except in `held`. Of two chains the one with more
+ * messages between hosts is the longer one, because these messages take longest; then the one with more messages; then
+ * the one with more instructions.
  *
  * Volume: what a rank's instructions move. A multicast is one message of its sender.
  */
@@ -54,10 +54,13 @@ typedef struct hk_map {
 
 typedef struct hk_summary {
   int nranks;
-  int period;                 /* see hk_summarize; a HK_MAP_PAIR of one period stands for one of each period */
-  uint32_t blocks;            /* hk_program.blocks */
-  hk_chain first;             /* until the first wave is complete */
-  hk_chain again;             /* what each further wave adds; 0 rounds if waves follow each other without waiting */
+  int period;      /* see hk_summarize; a HK_MAP_PAIR of one period stands for one of each period */
+  uint32_t blocks; /* hk_program.blocks */
+  hk_chain first;  /* until the first wave is complete */
+  hk_chain again;  /* what each further wave adds; 0 rounds if waves follow each other without waiting */
+  /* The same with the slots of links: a sender that is ahead by so many waits until one is free, for one round. Equal
+   * to the above if none is. */
+  hk_chain held, held_again;
   uint32_t tail;              /* instructions of the first wave's chain after its last message */
   hk_volume most;             /* each value of the rank with the largest one */
   hk_volume all;              /* of all ranks together; `longest`: the longest of all */
@@ -79,7 +82,8 @@ typedef struct hk_summary {
 /* `programs` of one collective by one algorithm, proved (verify.h): those of the first `period` ranks. The program of
  * each other rank is that of the rank `period` below it, shifted (hk_program_is_alike); `period` divides nranks, and
  * is nranks if there are links of a group. `host` [nranks] (may be NULL: one host) has equal numbers, below nranks, for
- * ranks of one host. HK_ERR_INTERNAL: the programs do not end; HK_ERR_SYSTEM: no memory. */
-hk_status hk_summarize(hk_summary *out, const hk_program *const *programs, int nranks, int period,
-                       const uint16_t *host);
+ * ranks of one host. `slots`: of each link (HOCKET_SLOTS); 0: nothing is held. HK_ERR_INTERNAL: the programs do not
+ * end; HK_ERR_SYSTEM: no memory. */
+hk_status hk_summarize(hk_summary *out, const hk_program *const *programs, int nranks, int period, const uint16_t *host,
+                       uint32_t slots);
 void hk_summary_clear(hk_summary *s);

@@ -12,10 +12,17 @@ static hk_status run_memory(const hk_summary_run *x) {
   return HK_FAIL(HK_ERR_SYSTEM, "out of memory for a summary of %d ranks", x->nranks);
 }
 
+/* Notes if the slot was sent before the sender could know that the slot x->slots before it is free. */
+static void run_note_ahead(hk_summary_run *x, const hk_summary_end *e, uint32_t slot) {
+  if (!x->slots || slot < x->slots || slot >= e->filled || slot - x->slots >= e->taken) return;
+  x->ahead |= e->slots[slot] < e->slots[slot - x->slots] + 2 * round_of[e->reach];
+}
+
 static hk_status run_deliver(hk_summary_run *x, uint32_t receiver, hk_chain_key at) {
   hk_summary_end *e = &x->ends[receiver];
   if (!HK_RESERVE(e->slots, e->room, e->filled + 1)) return run_memory(x);
   e->slots[e->filled++] = at;
+  run_note_ahead(x, e, e->filled - 1);
   if (e->waiting) x->ready[x->nready++] = e->thread;
   e->waiting = false;
   return HK_OK;
@@ -96,6 +103,35 @@ static bool run_take(hk_summary_run *x, hk_summary_thread *t, const hk_operand *
   return true;
 }
 
+/* False if the lane has to wait until a receiver has taken a slot; else *now is when all links have a free one. */
+static bool run_has_room(hk_summary_run *x, const hk_summary_thread *t, const hk_operand *o, unsigned n,
+                         hk_chain_key *now) {
+  for (unsigned k = 0; k < n; k++) {
+    if (o[k].space != HK_LINK || !x->bounded) continue;
+    const hk_summary_end *e = run_end(x, t, &o[k]);
+    if (e->group || e->n != 1) continue;
+    hk_summary_end *to = &x->ends[x->receivers[e->first]];
+    if (to->filled < x->slots) continue;
+    const uint32_t before = to->filled - x->slots;
+    if (before >= to->taken) {
+      to->full = true;
+      to->sender = (uint32_t)(t - x->threads);
+      return false;
+    }
+    const hk_chain_key free = to->slots[before] + round_of[e->reach];
+    if (free > *now) *now = free;
+  }
+  return true;
+}
+
+/* The lane takes the end's next slot. */
+static void run_free_slot(hk_summary_run *x, const hk_summary_thread *t, hk_summary_end *e) {
+  e->slots[e->taken++] = t->now;
+  run_note_ahead(x, e, e->taken - 1 + x->slots);
+  if (e->full) x->ready[x->nready++] = e->sender;
+  e->full = false;
+}
+
 /* One instruction. *waits: it could not run. */
 static hk_status run_step(hk_summary_run *x, hk_summary_thread *t, bool *waits) {
   const hk_program *p = x->programs[t->rank];
@@ -107,14 +143,16 @@ static hk_status run_step(hk_summary_run *x, hk_summary_thread *t, bool *waits) 
   uint64_t near = 0; /* blocks received inside the host */
   unsigned sends = 0;
   const hk_summary_end *last = NULL; /* of the instruction's messages */
-  *waits = !run_take(x, t, sources, i->nsrc);
+  hk_chain_key room = 0;
+  *waits = !run_has_room(x, t, o, i->ndst, &room) || !run_take(x, t, sources, i->nsrc);
   if (*waits) return HK_OK;
+  if (room > t->now) t->now = room;
   t->now++;
   t->tail++;
   for (unsigned k = 0; k < i->nsrc; k++) {
     if (sources[k].space != HK_LINK) continue;
     hk_summary_end *e = run_end(x, t, &sources[k]);
-    e->taken++;
+    run_free_slot(x, t, e);
     if (!count) continue;
     v->received[e->reach]++;
     v->bursts[e->reach] += e != t->last;

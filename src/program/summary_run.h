@@ -15,7 +15,8 @@ enum { HK_CHAIN_FAR = 44, HK_CHAIN_ROUNDS = 24 }; /* the lowest bits of each */
 
 /* One end of a link. */
 typedef struct hk_summary_end {
-  hk_chain_key *slots; /* receiving end: when slots arrive, [taken, filled) */
+  /* Receiving end: when slots arrive, [taken, filled), and before them when they were taken. */
+  hk_chain_key *slots;
   uint32_t taken, filled, room;
   uint32_t thread;   /* the lane that uses the end */
   uint32_t first, n; /* sending end: its receivers, in hk_summary_run.receivers */
@@ -24,6 +25,8 @@ typedef struct hk_summary_end {
   uint8_t reach; /* hk_reach of the peer */
   bool crosses;  /* see hk_volume.crossing */
   bool waiting;  /* the lane waits for a slot */
+  bool full;     /* receiving end: the sender's lane `sender` waits until a slot is taken */
+  uint32_t sender;
 } hk_summary_end;
 
 /* Ranks between which the network makes sums, gathers or scatters. */
@@ -68,6 +71,9 @@ typedef struct hk_summary_run {
   uint32_t *ready; /* lanes that may go on */
   uint32_t nready;
   hk_volume *volumes; /* [period] */
+  uint32_t slots;     /* of a link; 0: `ahead` is not asked for */
+  bool bounded;       /* senders wait for free slots */
+  bool ahead;         /* some sender was ahead by more than `slots` */
   hk_chain_key wave_ends[HK_SUMMARY_WAVES];
   uint32_t tail;                /* of the lane that ends the first wave */
   hk_summary_message *messages; /* of the first wave, between two ranks */

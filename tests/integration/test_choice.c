@@ -316,7 +316,7 @@ static void open_machine(struct ncclComm *c, size_t k, int rank) {
   c->selection->machine.reads = machines[k].reads;
   for (int r = 0; r < h->nranks; r++) hosts[r] = (uint64_t)(r / h->ranks_per_host);
   if (h->nhosts > 1) ck_assert_int_eq(hk_selection_layout(c, hosts, NULL, 1), HK_OK);
-  ck_assert_int_eq(hk_outlines_new(&c->selection->machine.outlines, h->nranks, c->selection->layout), HK_OK);
+  ck_assert_int_eq(hk_outlines_new(&c->selection->machine.outlines, h->nranks, c->selection->layout, 8), HK_OK);
 }
 static void close_machine(struct ncclComm *c) {
   hk_meter_free(c->order.meter);

@@ -30,7 +30,7 @@ static inline hk_machine with_outlines(hk_machine m) {
     kept[k].nranks = m.team.nranks;
     kept[k].nhosts = m.team.nhosts;
     kept[k].per = m.team.ranks_per_host;
-    ck_assert_int_eq(hk_outlines_new(&kept[k].outlines, m.team.nranks, l), HK_OK);
+    ck_assert_int_eq(hk_outlines_new(&kept[k].outlines, m.team.nranks, l, 8), HK_OK);
   }
   m.outlines = kept[k].outlines;
   return m;

@@ -35,7 +35,7 @@ static void make(struct ncclComm *c) {
   ck_assert_int_eq(hk_selection_layout(c, hosts, NULL, 1), HK_OK);
   hk_machine *m = &c->selection->machine;
   *m = hk_machine_of_hosts(&f, NULL);
-  ck_assert_int_eq(hk_outlines_new(&m->outlines, RANKS, c->selection->layout), HK_OK);
+  ck_assert_int_eq(hk_outlines_new(&m->outlines, RANKS, c->selection->layout, 8), HK_OK);
   m->inside.alpha_us = 1;
   m->inside.ring_us_per_b = 0.25;
   m->between.alpha_us = 16;

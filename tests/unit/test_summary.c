@@ -87,8 +87,8 @@ static void build(built *b, const char *algorithm, hk_coll coll, int n, int host
     hk_build what = {.coll = coll, .rank = r, .nranks = n, .layout = b->layout};
     ck_assert(hk_algorithm_build(a, &what, &b->programs[r]) == HK_OK);
   }
-  ck_assert_msg(hk_summarize(&b->s, (const hk_program *const *)b->programs, n, n, b->layout->host) == HK_OK, "%s: %s",
-                algorithm, hk_last_error());
+  ck_assert_msg(hk_summarize(&b->s, (const hk_program *const *)b->programs, n, n, b->layout->host, 8) == HK_OK,
+                "%s: %s", algorithm, hk_last_error());
 }
 
 static void drop(built *b) {
@@ -137,6 +137,30 @@ TEST_LOOP(chains_of_messages, HK_ARRAY_LENGTH(chains)) {
   drop(&b);
 }
 
+/* A link of eight slots: the sender of more blocks waits for the answer to the first ones. */
+TEST(senders_wait_for_slots) {
+  static const struct {
+    const char *algorithm;
+    hk_coll coll;
+    int n, hosts, rounds, far;
+  } waits[] = {
+      {"ring", HK_ALLREDUCE, 32, 1, 62, 0}, /* each block waits for the one before it: slots are free */
+      {"binomial", HK_GATHER, 16, 1, 4, 0}, /* eight blocks over the last link */
+      {"binomial", HK_GATHER, 32, 1, 6, 0}, /* sixteen */
+      {"rail", HK_ALLTOALL, 16, 2, 2, 1},   /* eight blocks to each other host */
+      {"rail", HK_ALLTOALL, 32, 2, 4, 3},   /* sixteen */
+      {"rail", HK_ALLTOALL, 27, 3, 5, 5},   /* nine over each of two links, one after the other */
+  };
+  for (size_t k = 0; k < HK_ARRAY_LENGTH(waits); k++) {
+    built b;
+    build(&b, waits[k].algorithm, waits[k].coll, waits[k].n, waits[k].hosts);
+    ck_assert_msg(b.s.held.rounds == waits[k].rounds && b.s.held.far == waits[k].far,
+                  "%s of %d on %d hosts: with eight slots %d rounds, %d between hosts", waits[k].algorithm, waits[k].n,
+                  waits[k].hosts, b.s.held.rounds, b.s.held.far);
+    drop(&b);
+  }
+}
+
 /* The summary from as few programs as possible is that of all programs. */
 static void check_fewer(const hk_algorithm *a, hk_coll coll, int n, int hosts, int *fewer) {
   built b;
@@ -144,10 +168,13 @@ static void check_fewer(const hk_algorithm *a, hk_coll coll, int n, int hosts, i
   bool barred;
   build(&b, a->name, coll, n, hosts);
   const hk_build what = {.coll = coll, .nranks = n, .layout = b.layout};
-  ck_assert_msg(hk_algorithm_summarize(&few, a, &what, SIZE_MAX, &barred) == HK_OK, "%s: %s", a->name, hk_last_error());
+  ck_assert_msg(hk_algorithm_summarize(&few, a, &what, 8, SIZE_MAX, &barred) == HK_OK, "%s: %s", a->name,
+                hk_last_error());
   *fewer += few.period < n;
   ck_assert_msg(!memcmp(&few.first, &b.s.first, sizeof few.first) &&
                     !memcmp(&few.again, &b.s.again, sizeof few.again) &&
+                    !memcmp(&few.held, &b.s.held, sizeof few.held) &&
+                    !memcmp(&few.held_again, &b.s.held_again, sizeof few.held_again) &&
                     !memcmp(&few.most, &b.s.most, sizeof few.most) && !memcmp(&few.all, &b.s.all, sizeof few.all),
                 "%s by %s, %d ranks on %d hosts: %d programs have another summary than all", hk_coll_name(coll),
                 a->name, n, hosts, few.period);
@@ -167,7 +194,7 @@ TEST(quantised_links) {
       const hk_build what = {.coll = HK_ALLREDUCE, .nranks = n};
       hk_summary s;
       bool barred;
-      ck_assert(hk_algorithm_summarize(&s, hk_algorithm_by_name(may[k].name), &what, SIZE_MAX, &barred) == HK_OK);
+      ck_assert(hk_algorithm_summarize(&s, hk_algorithm_by_name(may[k].name), &what, 8, SIZE_MAX, &barred) == HK_OK);
       ck_assert_msg(s.quantises == (n >= may[k].least && n <= may[k].most), "%s of %d ranks", may[k].name, n);
       hk_summary_clear(&s);
     }

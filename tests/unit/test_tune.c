@@ -24,7 +24,7 @@ static void make(hk_tune_table *t, int nranks, int nhosts, bool tcp, unsigned co
   uint64_t host[64] = {0};
   for (int r = 0; r < nranks; r++) host[r] = (uint64_t)(r * nhosts / nranks);
   if (nhosts > 1) ck_assert_int_eq(hk_layout_new(&t->layout, nranks, host, NULL, NULL, 1), HK_OK);
-  ck_assert_int_eq(hk_outlines_new(&t->machine.outlines, nranks, t->layout), HK_OK);
+  ck_assert_int_eq(hk_outlines_new(&t->machine.outlines, nranks, t->layout, 8), HK_OK);
   t->at = calloc(CELLS, sizeof *t->at);
   for (int c = 0; c < HK_COLL_COUNT; c++)
     for (size_t bytes = FIRST; colls >> c & 1u && bytes <= LAST; bytes *= STEP)
