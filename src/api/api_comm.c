@@ -15,8 +15,6 @@
 #include "../core/comm.h"
 #include "../program/operation.h"
 
-enum { MAX_RANKS = 65535 }; /* program operands name ranks in 16 bits */
-
 HK_API(ncclResult_t, ncclGetUniqueId, (ncclUniqueId * id)) {
   HK_UNCANCELLED;
   if (!id) return (ncclResult_t)HK_FAIL(HK_ERR_ARGUMENT, "ncclGetUniqueId: uniqueId is NULL");
@@ -32,9 +30,9 @@ static ncclResult_t api_comm_init_rank(const char *who, ncclComm_t *newcomm, int
   ncclComm_t c = NULL;
   ncclUniqueId *given = how.ids;
   if (newcomm) __atomic_store_n(newcomm, NULL, __ATOMIC_RELAXED); /* another thread may read it, to abort the init */
-  if (nranks < 1 || nranks > MAX_RANKS || rank < 0 || rank >= nranks)
+  if (nranks < 1 || nranks > HK_RANKS_MOST || rank < 0 || rank >= nranks)
     HK_GIVE_UP(HK_FAIL(HK_ERR_ARGUMENT, "%s: rank %d of %d ranks: nranks must be 1 to %d, rank 0 to nranks - 1", who,
-                       rank, nranks, MAX_RANKS),
+                       rank, nranks, HK_RANKS_MOST),
                out);
   if (how.nids < 1 || how.nids > nranks || !given)
     HK_GIVE_UP(HK_FAIL(HK_ERR_ARGUMENT, "%s: %d ids for %d ranks: give 1 to nranks ids", who, how.nids, nranks), out);
@@ -237,12 +235,12 @@ HK_API(ncclResult_t, ncclCommGrow,
     goto out;
   }
   HK_TRY(hk_comm_check_usable(comm, "ncclCommGrow"), out);
-  if (!newcomm || rank != -1 || nRanks <= comm->nranks || nRanks > MAX_RANKS) {
+  if (!newcomm || rank != -1 || nRanks <= comm->nranks || nRanks > HK_RANKS_MOST) {
     rc = HK_FAIL(
         HK_ERR_ARGUMENT,
         "ncclCommGrow: newcomm %p, rank %d, %d ranks: ranks of the communicator give rank -1, and more than its "
         "%d ranks (at most %d)",
-        (void *)newcomm, rank, nRanks, comm->nranks, MAX_RANKS);
+        (void *)newcomm, rank, nRanks, comm->nranks, HK_RANKS_MOST);
     return (ncclResult_t)hk_group_report_unstarted(&(hk_init){.parent = comm, .grows = true}, rc);
   }
   *newcomm = NULL;

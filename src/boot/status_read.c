@@ -45,7 +45,7 @@ static bool status_read_members(hk_status_process *p, size_t bytes) {
     const uint32_t rank = hk_get32(at + 16), nranks = hk_get32(at + 20), contacts = hk_get32(at + 24);
     const uint32_t counters = hk_get32(at + 28);
     *m = (hk_status_member){.comm = hk_get64(at), .key = hk_get64(at + 8), .rank = (int)rank, .nranks = (int)nranks};
-    if (rank >= nranks || nranks > UINT16_MAX || (contacts && contacts != nranks) || counters > HK_METER_VALUES)
+    if (rank >= nranks || nranks > INT32_MAX || (contacts && contacts != nranks) || counters > HK_METER_VALUES)
       return false;
     memcpy(m->secret, at + 32, HK_SECRET_BYTES);
     at += 32 + HK_SECRET_BYTES;

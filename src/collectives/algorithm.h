@@ -66,7 +66,7 @@ static inline bool hk_algorithm_supports(const hk_algorithm *a, const hk_team *t
 }
 hk_status hk_algorithm_build(const hk_algorithm *a, const hk_build *what, hk_program **out);
 /* The summary of all ranks' programs; `what` is without a rank, `slots` as in hk_summarize. Builds only those that
- * differ by more than a shift. *barred: these have more than `most` links and blocks moved in a wave, and *out is
- * empty. */
+ * differ by more than a shift. *barred: these have more than `most` links and blocks moved in a wave, or more than
+ * the format holds, and *out is empty. */
 hk_status hk_algorithm_summarize(struct hk_summary *out, const hk_algorithm *a, const hk_build *what, uint32_t slots,
                                  size_t most, bool *barred);

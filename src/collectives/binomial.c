@@ -12,7 +12,7 @@
 #include "algorithm.h"
 #include "pattern.h"
 
-enum { MAX_CHILDREN = 16 }; /* of 65536 ranks */
+enum { MAX_CHILDREN = 19 }; /* of HK_BLOCKS_MOST ranks */
 
 typedef struct place {
   int v, n, root, children;

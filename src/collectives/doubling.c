@@ -70,7 +70,7 @@ static void doubling_build_allgather(hk_builder *b, const hk_build *w) {
 
 static hk_operand doubling_scratch_walk(unsigned which, int stride) {
   hk_operand o = hk_scratch(which);
-  o.stride = (int16_t)stride;
+  o.stride = stride;
   return o;
 }
 

@@ -33,7 +33,7 @@ static unsigned hier_block(const hk_home *p, int i, int block) {
   return (unsigned)((i * p->hosts + hk_shift(block, 0, p->hosts)) * hier_ways(p));
 }
 
-enum { HIER_SWITCHED = 32767 }; /* the most ranks: a message has at most 65535 blocks */
+enum { HIER_SWITCHED = HK_BLOCKS_MOST / 2 }; /* the most ranks: each has two blocks */
 
 /* Blocks from, from - 1, ... (modulo H) of a part: one or two falling runs. */
 typedef struct run {
@@ -181,7 +181,7 @@ const char *hk_hier_cannot(const hk_team *team, bool in_switch) {
   if (team->nhosts < 2) return "needs several hosts";
   if (team->ranks_per_host < 2) return "needs hosts of several ranks";
   if (in_switch && team->least_per_host < team->ranks_per_host) return "needs hosts of equally many ranks";
-  if (in_switch && team->nranks > HIER_SWITCHED) return "needs 32767 ranks at most";
+  if (in_switch && team->nranks > HIER_SWITCHED) return "needs 262143 ranks at most";
   return team->ranks_per_host <= HK_HOST_FAN ? NULL : "needs 255 ranks a host at most";
 }
 static const char *hier_cannot(const hk_team *team, hk_coll coll) {

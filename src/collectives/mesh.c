@@ -15,11 +15,7 @@ hk_operand hk_mesh_walk(hk_builder *b, const hk_build *w, hk_link_kind kind, uns
     unsigned link = hk_build_link(b, kind, hk_shift(w->rank, direction * j, w->nranks));
     if (j == 1) first = link;
   }
-  return (hk_operand){.space = HK_LINK,
-                      .flags = HK_OPERAND_STEP,
-                      .link = (uint16_t)first,
-                      .block = (uint16_t)block,
-                      .stride = (int16_t)stride};
+  return (hk_operand){.space = HK_LINK, .flags = HK_OPERAND_STEP, .link = first, .block = block, .stride = stride};
 }
 
 void hk_mesh_reduce(hk_builder *b, const hk_build *w, const hk_operand *dst, unsigned ndst, hk_link_kind kind,

@@ -58,7 +58,7 @@ static void pat_build_allgather(hk_builder *b, const hk_build *w) {
 /* The scratch buffer of an even offset. */
 static hk_operand pat_partial(int offset, int stride) {
   hk_operand o = hk_scratch((unsigned)offset / 2);
-  o.stride = (int16_t)(stride / 2);
+  o.stride = stride / 2;
   return o;
 }
 

@@ -137,7 +137,7 @@ static void rail_take_across(hk_builder *b, const hk_home *p, int by) {
   hk_build_channel(b, INSIDE);
   for (int j = 1; j < p->per; j++) {
     int from = hk_home_local(p, hk_shift(p->i, -j, p->per));
-    across.block = (uint16_t)from;
+    across.block = (unsigned)from;
     hk_build_copy(b, across, hk_recv_from(b, from, (unsigned)from, 0));
   }
 }

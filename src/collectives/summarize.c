@@ -75,6 +75,10 @@ hk_status hk_algorithm_summarize(hk_summary *out, const hk_algorithm *a, const h
   if (!*barred)
     rc = hk_summarize(out, (const hk_program *const *)p, n, period, what->layout ? what->layout->host : NULL, slots);
 out:
+  if (rc == HK_ERR_USAGE) { /* the format cannot hold them (builder.h) */
+    *barred = true;
+    rc = HK_OK;
+  }
   for (int r = 0; r < n; r++) hk_program_free(p[r]);
   free(p);
   return rc;

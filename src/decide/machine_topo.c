@@ -379,14 +379,13 @@ out:
 }
 
 /* For equal hosts with all placements used: repeats the first host's order of ranks on each host. */
-static hk_status machine_topo_repeat_orders(const hk_layout *plain, const hk_channels *rings, uint16_t **out) {
+static hk_status machine_topo_repeat_orders(const hk_layout *plain, const hk_channels *rings, int32_t **out) {
   size_t n = (size_t)plain->nranks;
-  uint16_t *order = *out = malloc((size_t)rings->nchannels * n * sizeof *order);
+  int32_t *order = *out = malloc((size_t)rings->nchannels * n * sizeof *order);
   if (!order) return HK_FAIL_ERRNO("no memory for the ring orders of %d ranks", plain->nranks);
   for (int k = 0; k < rings->nchannels; k++)
     for (int at = 0; at < plain->nranks; at++)
-      order[(size_t)k * n + (size_t)at] =
-          (uint16_t)hk_layout_rank(plain, at / plain->most, rings->at[k].order[at % plain->most]);
+      order[(size_t)k * n + (size_t)at] = hk_layout_rank(plain, at / plain->most, rings->at[k].order[at % plain->most]);
   return HK_OK;
 }
 
@@ -395,7 +394,7 @@ hk_status hk_layout_of(hk_layout **out, const hk_cluster *c, const hk_placement 
   hk_status rc = HK_OK;
   hk_layout *plain = NULL;
   hk_joined *joined = NULL;
-  uint16_t *order = NULL;
+  int32_t *order = NULL;
   uint64_t *host = malloc((size_t)nranks * sizeof *host);
   int *local = malloc((size_t)nranks * sizeof *local);
   *out = NULL;

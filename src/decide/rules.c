@@ -64,7 +64,7 @@ static bool rules_parse_number(const char *text, int *out) {
   char *end;
   errno = 0;
   long v = strtol(text, &end, 10);
-  if (end == text || *end || errno || v < 1 || v > 65535) return false;
+  if (end == text || *end || errno || v < 1 || v > HK_RANKS_MOST) return false;
   *out = (int)v;
   return true;
 }
@@ -102,9 +102,9 @@ static hk_status rules_parse_line(const place *p, char *text, hk_rule *r) {
   if (!rules_any(f[2]) && !rules_parse_size(f[2], &r->to))
     return rules_wrong(p, 2, f[2], "a size, as 0, 64K or 1M, or *");
   if (r->to < r->from) return rules_wrong(p, 2, f[2], "it is less than the rule's first size");
-  if (!rules_any(f[3]) && !rules_parse_number(f[3], &r->nranks)) return rules_wrong(p, 3, f[3], "1 to 65535 or *");
-  if (!rules_any(f[4]) && !rules_parse_number(f[4], &r->nhosts)) return rules_wrong(p, 4, f[4], "1 to 65535 or *");
-  if (!rules_any(f[7]) && !rules_parse_number(f[7], &r->channels)) return rules_wrong(p, 7, f[7], "1 to 65535 or *");
+  if (!rules_any(f[3]) && !rules_parse_number(f[3], &r->nranks)) return rules_wrong(p, 3, f[3], "1 to 524287 or *");
+  if (!rules_any(f[4]) && !rules_parse_number(f[4], &r->nhosts)) return rules_wrong(p, 4, f[4], "1 to 524287 or *");
+  if (!rules_any(f[7]) && !rules_parse_number(f[7], &r->channels)) return rules_wrong(p, 7, f[7], "1 to 524287 or *");
   return HK_OK;
 }
 

@@ -12,10 +12,10 @@
 /* False: no memory, which is an error of the tree. */
 #define JSON_ROOM(p, field, node) (HK_DRAFT_ROOM(p, field) || hk_json_no_memory((node)->tree))
 
-static uint16_t json_u16(const hk_json_node *object, const char *key) {
+static uint32_t json_count(const hk_json_node *object, const char *key) {
   long long v = 0;
-  hk_json_get_whole(object, key, true, 0, UINT16_MAX, &v);
-  return (uint16_t)v;
+  hk_json_get_whole(object, key, true, 0, HK_BLOCKS_MOST, &v);
+  return (uint32_t)v;
 }
 
 /* The number of a word in a list, or -1, which is an error. */
@@ -43,17 +43,17 @@ static void json_read_head(const hk_json_node *n, hk_program *h) {
     hk_json_say(n, "\"algorithm\" is not 1 to %zu letters, digits, _-+.", sizeof h->algorithm - 1);
   h->coll = (uint16_t)c;
   h->partition = (uint16_t)hk_coll_partition((hk_coll)c);
-  h->rank = json_u16(n, "rank");
-  h->nranks = json_u16(n, "ranks");
-  h->root = json_u16(n, "root");
+  h->rank = (int)json_count(n, "rank");
+  h->nranks = (int)json_count(n, "ranks");
+  h->root = (int)json_count(n, "root");
   if (hk_json_get_boolean(n, "split", true, &split) && split != (h->partition == HK_PART_SPLIT))
     hk_json_say(n, "\"split\" is %s, and messages of %s are%s split", split ? "true" : "false", coll,
                 split ? " not" : "");
   if (!hk_json_get(n, "blocks", HK_JSON_OBJECT, true, &blocks)) return;
   hk_json_only(&blocks, " in out scratch ");
-  h->in_blocks = json_u16(&blocks, "in");
-  h->out_blocks = json_u16(&blocks, "out");
-  h->scratch_blocks = json_u16(&blocks, "scratch");
+  h->in_blocks = json_count(&blocks, "in");
+  h->out_blocks = json_count(&blocks, "out");
+  h->scratch_blocks = json_count(&blocks, "scratch");
   h->blocks = h->in_blocks > h->out_blocks ? h->in_blocks : h->out_blocks;
   if (split && h->in_blocks != h->out_blocks)
     hk_json_say(&blocks, "a message that is split has as many blocks in as out");
@@ -63,7 +63,7 @@ static bool json_read_links(const hk_json_node *n, hk_program_draft *p, size_t n
   hk_json_node links, l;
   if (!hk_json_get(n, "links", HK_JSON_LIST, true, &links)) return false;
   const size_t count = hk_json_size(&links);
-  if (count > UINT16_MAX) hk_json_say(&links, "there are more than %d links", UINT16_MAX);
+  if (count > HK_LINKS_MOST) hk_json_say(&links, "there are more than %d links", HK_LINKS_MOST);
   for (size_t i = 0; i < count && !n->tree->errors; i++) {
     long long lane = 0, channel = 0;
     if (!hk_json_at(&links, i, HK_JSON_OBJECT, &l)) return false;
@@ -73,7 +73,7 @@ static bool json_read_links(const hk_json_node *n, hk_program_draft *p, size_t n
     hk_json_get_whole(&l, "channel", true, 0, UINT8_MAX, &channel);
     if (kind < 0 || !JSON_ROOM(p, links, n)) return false;
     p->links[p->head.nlinks++] = (hk_link_need){
-        .peer = json_u16(&l, "peer"), .kind = (uint8_t)kind, .lane = (uint8_t)lane, .channel = (uint8_t)channel};
+        .peer = json_count(&l, "peer"), .kind = (unsigned)kind, .lane = (uint8_t)lane, .channel = (uint8_t)channel};
   }
   return !n->tree->errors;
 }
@@ -88,17 +88,17 @@ static bool json_read_operand(const hk_json_node *n, hk_program_draft *p) {
   while (o.space < HK_LINK && strcmp(space, hk_space_words[o.space])) o.space++;
   if (o.space == HK_LINK) {
     const int kind = json_word(n, "space", hk_link_words, HK_LINK_KINDS);
-    o.link = json_u16(n, "link");
+    o.link = json_count(n, "link");
     if (kind < 0 || n->tree->errors) return false;
     if (o.link >= p->head.nlinks || p->links[o.link].kind != kind) {
       hk_json_say(n, "link %u is not of the kind %s, or does not exist", o.link, space);
       return false;
     }
   }
-  o.block = json_u16(n, "block");
-  hk_json_get_whole(n, "stride", false, INT16_MIN, INT16_MAX, &stride);
+  o.block = json_count(n, "block");
+  hk_json_get_whole(n, "stride", false, -HK_BLOCKS_MOST, HK_BLOCKS_MOST, &stride);
   hk_json_get_boolean(n, "step", false, &step);
-  o.stride = (int16_t)stride;
+  o.stride = stride;
   if (step) o.flags = HK_OPERAND_STEP;
   if (n->tree->errors || !JSON_ROOM(p, operands, n)) return false;
   p->operands[p->head.noperands++] = o;

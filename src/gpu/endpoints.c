@@ -43,7 +43,7 @@ static hk_status endpoints_make_fifo(ncclComm_t c, int from, int to, unsigned ch
   hk_gpu_process_group *w = hk_gpu_of(c)->group;
   hk_gpu_fifo *f = calloc(1, sizeof *f);
   if (!f) return HK_FAIL_ERRNO("no memory for a link");
-  *f = (hk_gpu_fifo){.from = (uint16_t)from, .to = (uint16_t)to, .channel = (uint16_t)channel};
+  *f = (hk_gpu_fifo){.from = from, .to = to, .channel = (uint16_t)channel};
   const hk_transport_env *e = hk_wire_env(c);
   const hk_gpu_route *route = &hk_gpu_of(c)->links->routes[from == c->rank ? to : from];
   hk_status rc =
@@ -98,7 +98,7 @@ static hk_status endpoints_add_end(ncclComm_t c, int peer, bool sends, unsigned 
                           .lines = at + LINES_AT,
                           .slot_bytes = (uint32_t)e->slot_bytes,
                           .nslots = e->nslots,
-                          .peer = (uint32_t)peer,
+                          .peer = peer,
                           .sends = sends};
   if (can & HK_DEVICE_LINES) {
     x->link.wide = at + LINES_AT + endpoints_lines_bytes(e);
@@ -190,14 +190,14 @@ static hk_status endpoints_add_proxied_end(ncclComm_t c, int peer, bool sends, u
   hk_status rc = HK_OK;
   const hk_transport_env *e = hk_wire_env(c);
   hk_gpu_endpoint **list = &hk_gpu_of(c)->links->ends[sends][peer], *x = calloc(1, sizeof *x);
-  hk_link_key key = {.peer = (uint16_t)peer, .kind = sends ? HK_LINK_SEND : HK_LINK_RECV, .channel = (uint8_t)channel};
+  hk_link_key key = {.peer = peer, .kind = sends ? HK_LINK_SEND : HK_LINK_RECV, .channel = (uint8_t)channel};
   if (!x) return HK_FAIL_ERRNO("no memory for a link");
   x->channel = (uint16_t)channel;
   x->link = (hk_gpu_link){.done = (uint64_t *)(void *)(hk_gpu_credit(c, c->rank, peer, channel) +
                                                        (sends ? HK_GPU_SENT_AT : HK_GPU_RECEIVED_AT)),
                           .slot_bytes = (uint32_t)e->slot_bytes,
                           .nslots = e->nslots,
-                          .peer = (uint32_t)peer,
+                          .peer = peer,
                           .sends = sends,
                           .proxied = 1};
   HK_TRY(endpoints_open_proxied(c, &key, &x->link), undo);
@@ -243,9 +243,8 @@ hk_status hk_gpu_endpoint_get(ncclComm_t c, int peer, bool sends, unsigned chann
 }
 
 hk_status hk_gpu_endpoint_grow(ncclComm_t c, hk_gpu_endpoint *x, uint64_t bytes) {
-  const hk_link_key key = {.peer = (uint16_t)x->link.peer,
-                           .kind = x->link.sends ? HK_LINK_SEND : HK_LINK_RECV,
-                           .channel = (uint8_t)x->channel};
+  const hk_link_key key = {
+      .peer = x->link.peer, .kind = x->link.sends ? HK_LINK_SEND : HK_LINK_RECV, .channel = (uint8_t)x->channel};
   if (x->link.data || bytes <= HK_LINK_SMALL) return HK_OK;
   x->device = NULL; /* the old copy stays valid for earlier launches */
   return hk_gpu_proxy_grow(hk_gpu_of(c)->links->proxy, &key, &x->link);

@@ -165,8 +165,7 @@ static hk_status park_get_again(ncclComm_t c, hk_gpu_parked *p) {
 /* Memory of a link that the receiver offers to its sender. */
 typedef struct link_offer {
   uint64_t region, bytes;
-  uint32_t kind;
-  uint16_t peer, channel;
+  uint32_t kind, peer, channel, unused;
 } link_offer;
 /* First exchange: one row for each rank. */
 typedef struct row {
@@ -187,15 +186,15 @@ static hk_status park_offer_links(ncclComm_t c, link_offer *mine) {
     if (!park_is_offered(p)) continue;
     HK_OR_RETURN(hk_share_offer_memory(g->links->env, p->memory, true, &offer));
     p->end->shared.region = offer.region;
-    *mine++ =
-        (link_offer){offer.region, offer.share.bytes, offer.share.kind, (uint16_t)p->end->link.peer, p->end->channel};
+    *mine++ = (link_offer){
+        offer.region, offer.share.bytes, offer.share.kind, (uint32_t)p->end->link.peer, p->end->channel, 0};
   }
   return HK_OK;
 }
 
 static hk_status park_reopen_link(ncclComm_t c, const hk_gpu_parked *p, const link_offer *theirs, size_t n) {
   const link_offer *o = theirs;
-  while (o < theirs + n && !(o->region && o->peer == c->rank && o->channel == p->end->channel)) o++;
+  while (o < theirs + n && !(o->region && (int)o->peer == c->rank && o->channel == p->end->channel)) o++;
   if (o == theirs + n)
     return HK_FAIL(HK_ERR_INTERNAL, "rank %d does not offer its link from rank %d on channel %u again", p->peer,
                    c->rank, p->end->channel);

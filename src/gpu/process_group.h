@@ -7,7 +7,8 @@ struct hk_share_offer; /* transport/cuda/share.h */
 
 /* One direction between two ranks on a channel: the receiver's memory. */
 typedef struct hk_gpu_fifo {
-  uint16_t from, to, channel;
+  int32_t from, to;
+  uint16_t channel;
   hk_memory data;
   struct hk_gpu_fifo *next;
 } hk_gpu_fifo;

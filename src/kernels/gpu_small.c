@@ -27,11 +27,11 @@ static bool gpu_small_put_ends(hk_gpu_small *w, const hk_program *p, const hk_gp
   for (unsigned k = 0; k < sum->nsrc; k++) {
     if (from[k].space != HK_LINK) continue;
     if (!gpu_small_put_end(w, k, &links[from[k].link])) return false;
-    w->peer[k] = (uint16_t)links[from[k].link].peer;
+    w->peer[k] = links[from[k].link].peer;
   }
   for (unsigned k = 0; k < send->ndst; k++) {
     if (!gpu_small_put_end(w, HK_GPU_SMALL_SOURCES + k, &links[to[k].link])) return false;
-    w->link[k] = to[k].link;
+    w->link[k] = (uint16_t)to[k].link;
   }
   return true;
 }

@@ -33,8 +33,8 @@ static hk_step steps_make_step(const hk_plan *plan, unsigned lane, const hk_curs
                .from = to + i->ndst};
   int links = 0;
   for (int k = 0; k < i->ndst + i->nsrc; k++) {
-    to[k] = (hk_step_operand){.space = o[k].space, .block = (uint16_t)hk_cursor_block(at, plan->program, &o[k])};
-    if (o[k].space == HK_SCRATCH) to[k].block = (uint16_t)(to[k].block + lane * plan->program->scratch_blocks);
+    to[k] = (hk_step_operand){.space = o[k].space, .block = hk_cursor_block(at, plan->program, &o[k])};
+    if (o[k].space == HK_SCRATCH) to[k].block = to[k].block + lane * plan->program->scratch_blocks;
     if (o[k].space == HK_LINK) to[k].link = plan->links[hk_cursor_link(at, &o[k])];
     if (o[k].space == HK_IN && k >= i->ndst) s.fresh = (int8_t)(k - i->ndst);
     if (k < i->ndst && to[k].link) s.to_link = &to[k], links++;

@@ -12,7 +12,7 @@
 
 typedef struct hk_step_operand {
   hk_link *link; /* NULL: memory */
-  uint16_t space, block;
+  uint32_t space, block;
 } hk_step_operand;
 
 typedef struct hk_step {

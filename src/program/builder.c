@@ -48,8 +48,10 @@ static bool builder_no_room(hk_builder *b, size_t n, size_t bytes) {
 
 hk_status hk_builder_new(hk_builder **out, const hk_build *what) {
   *out = NULL;
-  if (what->coll > HK_SENDRECV || what->nranks < 1 || what->nranks > MAX_U16 || what->rank < 0 ||
-      what->rank >= what->nranks || what->root < 0 || what->root >= what->nranks)
+  if (what->nranks > HK_RANKS_MOST)
+    return HK_FAIL(HK_ERR_ARGUMENT, "A program can be for %d ranks at most, not for %d", HK_RANKS_MOST, what->nranks);
+  if (what->coll > HK_SENDRECV || what->nranks < 1 || what->rank < 0 || what->rank >= what->nranks || what->root < 0 ||
+      what->root >= what->nranks)
     return HK_FAIL(HK_ERR_ARGUMENT, "No program can be built for collective %d, rank %d of %d, root %d",
                    (int)what->coll, what->rank, what->nranks, what->root);
   hk_builder *b = calloc(1, sizeof *b);
@@ -71,25 +73,27 @@ static void builder_free(hk_builder *b) {
 
 void hk_build_split(hk_builder *b, unsigned blocks) {
   if (b->error) return;
-  if (hk_coll_partition(b->what.coll) != HK_PART_SPLIT || blocks < 1 || blocks > MAX_U16)
-    b->error = HK_FAIL(HK_ERR_INTERNAL, "%s cannot be split into %u blocks", hk_coll_name(b->what.coll), blocks);
+  if (hk_coll_partition(b->what.coll) != HK_PART_SPLIT || blocks < 1 || blocks > HK_BLOCKS_MOST)
+    b->error = HK_FAIL(blocks > HK_BLOCKS_MOST ? HK_ERR_USAGE : HK_ERR_INTERNAL, "%s cannot be split into %u blocks",
+                       hk_coll_name(b->what.coll), blocks);
   else
     b->split = blocks;
 }
 
 void hk_build_parts(hk_builder *b, unsigned parts) {
   if (b->error) return;
-  if (hk_coll_partition(b->what.coll) != HK_PART_WHOLE || parts < 1 || parts > MAX_U16 / (unsigned)b->what.nranks)
-    b->error =
-        HK_FAIL(HK_ERR_INTERNAL, "A message of %s cannot be divided into %u parts", hk_coll_name(b->what.coll), parts);
+  if (hk_coll_partition(b->what.coll) != HK_PART_WHOLE || parts < 1 || parts > MAX_U16 ||
+      parts > HK_BLOCKS_MOST / (unsigned)b->what.nranks)
+    b->error = HK_FAIL(parts > 1 ? HK_ERR_USAGE : HK_ERR_INTERNAL, "A message of %s cannot be divided into %u parts",
+                       hk_coll_name(b->what.coll), parts);
   else
     b->parts = parts;
 }
 
 void hk_build_scratch(hk_builder *b, unsigned blocks) {
   if (b->error) return;
-  if (blocks > MAX_U16)
-    b->error = HK_FAIL(HK_ERR_INTERNAL, "A program cannot have %u scratch buffers", blocks);
+  if (blocks > HK_BLOCKS_MOST)
+    b->error = HK_FAIL(HK_ERR_USAGE, "A program cannot have %u scratch buffers", blocks);
   else
     b->scratch = blocks;
 }
@@ -160,12 +164,12 @@ unsigned hk_build_link(hk_builder *b, hk_link_kind kind, int peer) {
     return 0;
   }
   const hk_link_need link = {
-      .peer = (uint16_t)peer, .kind = (uint8_t)kind, .lane = (uint8_t)(b->nlanes - 1), .channel = (uint8_t)b->channel};
+      .peer = (uint32_t)peer, .kind = kind, .lane = (uint8_t)(b->nlanes - 1), .channel = (uint8_t)b->channel};
   if (!builder_table_has_room(b)) return 0;
   uint32_t *entry = builder_entry(b, &link);
   if (*entry) return *entry - 1;
-  if (b->nlinks == MAX_U16) {
-    b->error = HK_FAIL(HK_ERR_INTERNAL, "A program cannot have more than %d links", MAX_U16);
+  if (b->nlinks == HK_LINKS_MOST) {
+    b->error = HK_FAIL(HK_ERR_USAGE, "A program cannot have more than %d links", HK_LINKS_MOST);
     return 0;
   }
   if (!RESERVE(b, links, 1)) return 0;
@@ -176,10 +180,7 @@ unsigned hk_build_link(hk_builder *b, hk_link_kind kind, int peer) {
 }
 
 static hk_operand builder_link_operand(hk_builder *b, hk_link_kind kind, int peer, unsigned block, int stride) {
-  return (hk_operand){.space = HK_LINK,
-                      .link = (uint16_t)hk_build_link(b, kind, peer),
-                      .block = (uint16_t)block,
-                      .stride = (int16_t)stride};
+  return (hk_operand){.space = HK_LINK, .link = hk_build_link(b, kind, peer), .block = block, .stride = stride};
 }
 hk_operand hk_send_to(hk_builder *b, int peer, unsigned block, int stride) {
   return builder_link_operand(b, HK_LINK_SEND, peer, block, stride);
@@ -220,8 +221,9 @@ static hk_instr *builder_append(hk_builder *b) {
 void hk_build_move(hk_builder *b, unsigned flags, const hk_operand *dst, unsigned ndst, const hk_operand *src,
                    unsigned nsrc) {
   if (b->error || (b->in_repeat && b->repeat_count == 0)) return;
-  if (ndst > MAX_U16 || nsrc > MAX_U16 || ndst + nsrc == 0) {
-    b->error = HK_FAIL(HK_ERR_INTERNAL, "An instruction cannot have %u destinations and %u sources", ndst, nsrc);
+  if (ndst > MAX_U16 || nsrc > MAX_U16 - ndst || ndst + nsrc == 0) {
+    b->error = HK_FAIL(ndst + nsrc ? HK_ERR_USAGE : HK_ERR_INTERNAL,
+                       "An instruction cannot have %u destinations and %u sources", ndst, nsrc);
     return;
   }
   hk_instr *i = builder_append(b);
@@ -275,7 +277,7 @@ static void builder_flatten(hk_builder *b) {
     hk_operand *o = builder_operands_of(b, &b->instrs[k]);
     for (size_t n = builder_operand_count(&b->instrs[k]); n; n--, o++) {
       o->stride = 0;
-      o->flags &= (uint8_t)~HK_OPERAND_STEP;
+      o->flags &= ~(unsigned)HK_OPERAND_STEP;
     }
   }
 }
@@ -342,7 +344,7 @@ static void builder_drop_unused_links(hk_builder *b) {
     hk_operand *o = builder_operands_of(b, &b->instrs[k]);
     if (b->instrs[k].op == HK_OP_REPEAT) continue;
     for (size_t n = builder_operand_count(&b->instrs[k]); n; n--, o++)
-      if (o->space == HK_LINK) o->link = (uint16_t)number[o->link];
+      if (o->space == HK_LINK) o->link = number[o->link];
   }
   b->nlinks = kept;
 out:
@@ -353,19 +355,19 @@ static hk_status builder_lay_out(const hk_builder *b, const char *algorithm, hk_
   const hk_build *w = &b->what;
   hk_program head = {.coll = (uint16_t)w->coll,
                      .partition = (uint16_t)hk_coll_partition(w->coll),
-                     .rank = (uint16_t)w->rank,
-                     .nranks = (uint16_t)w->nranks,
-                     .root = (uint16_t)w->root,
-                     .in_blocks = (uint16_t)b->split,
-                     .out_blocks = (uint16_t)b->split,
-                     .scratch_blocks = (uint16_t)b->scratch,
+                     .rank = w->rank,
+                     .nranks = w->nranks,
+                     .root = w->root,
+                     .in_blocks = b->split,
+                     .out_blocks = b->split,
+                     .scratch_blocks = b->scratch,
                      .nlanes = (uint16_t)b->nlanes,
                      .nlinks = (uint32_t)b->nlinks,
                      .ninstrs = (uint32_t)b->ninstrs,
                      .noperands = (uint32_t)b->noperands};
   if (head.partition == HK_PART_WHOLE) {
-    head.in_blocks = (uint16_t)((unsigned)hk_coll_in_blocks(w->coll, w->nranks) * b->parts);
-    head.out_blocks = (uint16_t)((unsigned)hk_coll_out_blocks(w->coll, w->nranks) * b->parts);
+    head.in_blocks = (unsigned)hk_coll_in_blocks(w->coll, w->nranks) * b->parts;
+    head.out_blocks = (unsigned)hk_coll_out_blocks(w->coll, w->nranks) * b->parts;
   }
   head.blocks = head.in_blocks > head.out_blocks ? head.in_blocks : head.out_blocks;
   snprintf(head.algorithm, sizeof head.algorithm, "%s", algorithm);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Builds a program by appending. A builder keeps its first error (out of memory, more than 65535 of something, a repeat
- * left open). Every later call then does nothing, and hk_builder_finish reports the error. So algorithms need no error
- * paths. */
+/* Builds a program by appending. A builder keeps its first error (out of memory, more of something than the format
+ * holds, which is HK_ERR_USAGE, a repeat left open). Every later call then does nothing, and hk_builder_finish reports
+ * the error. So algorithms need no error paths. */
 #pragma once
 #include <stdbool.h>
 #include "program.h"
@@ -38,14 +38,12 @@ unsigned hk_build_link(hk_builder *b, hk_link_kind kind, int peer);
 
 /* Operands.  stride counts blocks per iteration of the enclosing repeat. */
 static inline hk_operand hk_in(unsigned block, int stride) {
-  return (hk_operand){.space = HK_IN, .block = (uint16_t)block, .stride = (int16_t)stride};
+  return (hk_operand){.space = HK_IN, .block = block, .stride = stride};
 }
 static inline hk_operand hk_out(unsigned block, int stride) {
-  return (hk_operand){.space = HK_OUT, .block = (uint16_t)block, .stride = (int16_t)stride};
+  return (hk_operand){.space = HK_OUT, .block = block, .stride = stride};
 }
-static inline hk_operand hk_scratch(unsigned which) {
-  return (hk_operand){.space = HK_SCRATCH, .block = (uint16_t)which};
-}
+static inline hk_operand hk_scratch(unsigned which) { return (hk_operand){.space = HK_SCRATCH, .block = which}; }
 hk_operand hk_send_to(hk_builder *b, int peer, unsigned block, int stride);
 hk_operand hk_recv_from(hk_builder *b, int peer, unsigned block, int stride);
 hk_operand hk_mcast(hk_builder *b, unsigned block, int stride);

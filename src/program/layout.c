@@ -3,8 +3,7 @@
 #include "layout.h"
 #include <stdlib.h>
 #include <string.h>
-
-enum { MAX_RANKS = 65535 };
+#include "program.h"
 
 typedef struct layout_key {
   uint64_t host;
@@ -78,46 +77,46 @@ static void layout_place_hosts(hk_layout *l, const layout_key *keys) {
   l->least = l->nranks;
   for (int i = 0; i < l->nranks; i++) {
     int h = (int)keys[i].host, r = keys[i].rank;
-    if (i == 0 || keys[i - 1].host != keys[i].host) l->first[h] = (uint16_t)i;
-    l->ranks[i] = (uint16_t)r;
-    l->host[r] = (uint16_t)h;
-    l->local[r] = (uint16_t)(i - l->first[h]);
+    if (i == 0 || keys[i - 1].host != keys[i].host) l->first[h] = i;
+    l->ranks[i] = r;
+    l->host[r] = h;
+    l->local[r] = i - l->first[h];
   }
-  l->first[l->nhosts] = (uint16_t)l->nranks;
+  l->first[l->nhosts] = l->nranks;
   for (int h = 0; h < l->nhosts; h++) {
-    int size = l->first[h + 1] - l->first[h];
+    const int size = l->first[h + 1] - l->first[h];
     if (size > l->most) l->most = size;
     if (size < l->least) l->least = size;
   }
 }
 
 /* Copies the orders and inverts them; every rank must be in each order once. */
-static hk_status layout_place_order(hk_layout *l, const uint16_t *order) {
+static hk_status layout_place_order(hk_layout *l, const int32_t *order) {
   size_t n = (size_t)l->nranks;
   l->natural = true;
   for (int c = 0; c < l->nchannels; c++) {
-    uint16_t *to = l->order + (size_t)c * n, *places = l->places + (size_t)c * n;
+    int32_t *to = l->order + (size_t)c * n, *places = l->places + (size_t)c * n;
     memcpy(to, order ? order + (size_t)c * n : l->ranks, n * sizeof *to);
     memset(places, 0xff, n * sizeof *places);
     for (size_t i = 0; i < n; i++) {
-      if (to[i] >= n || places[to[i]] != UINT16_MAX)
-        return HK_FAIL(HK_ERR_ARGUMENT, "ring order %d names rank %u at place %zu, which %s", c, to[i], i,
-                       to[i] >= n ? "does not exist" : "it names before");
-      places[to[i]] = (uint16_t)i;
-      if (to[i] != i) l->natural = false;
+      if (to[i] < 0 || to[i] >= l->nranks || places[to[i]] >= 0)
+        return HK_FAIL(HK_ERR_ARGUMENT, "ring order %d names rank %d at place %zu, which %s", c, to[i], i,
+                       to[i] < 0 || to[i] >= l->nranks ? "does not exist" : "it names before");
+      places[to[i]] = (int32_t)i;
+      if (to[i] != (int32_t)i) l->natural = false;
     }
   }
   return HK_OK;
 }
 
-hk_status hk_layout_new(hk_layout **out, int nranks, const uint64_t *host, const int *local, const uint16_t *order,
+hk_status hk_layout_new(hk_layout **out, int nranks, const uint64_t *host, const int *local, const int32_t *order,
                         int nchannels) {
   hk_status rc = HK_OK;
   layout_key *keys = NULL;
   hk_layout *l = NULL;
   *out = NULL;
-  if (nranks < 1 || nranks > MAX_RANKS)
-    return HK_FAIL(HK_ERR_ARGUMENT, "A layout has 1 to %d ranks, not %d", MAX_RANKS, nranks);
+  if (nranks < 1 || nranks > HK_RANKS_MOST)
+    return HK_FAIL(HK_ERR_ARGUMENT, "A layout has 1 to %d ranks, not %d", HK_RANKS_MOST, nranks);
   l = calloc(1, sizeof *l);
   keys = calloc((size_t)nranks, sizeof *keys);
   if (!l || !keys) HK_GIVE_UP(HK_FAIL_ERRNO("no memory for the layout of %d ranks", nranks), out);

@@ -3,27 +3,28 @@
  * Immutable, equal on all ranks. A NULL layout means one host and rings in the order of ranks. */
 #pragma once
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 #include "../base/status.h"
 
 typedef struct hk_layout {
   int nranks, nhosts;
   int most, least; /* ranks of the largest and the smallest host */
-  uint16_t *host;  /* [nranks] numbered in the order of their first ranks */
+  int32_t *host;   /* [nranks] numbered in the order of their first ranks */
   /* [nranks] the position among its host's ranks; equal positions of different hosts are on one rail */
-  uint16_t *local;
-  uint16_t *first;  /* [nhosts + 1] host h has ranks[first[h]] to ranks[first[h + 1] - 1] */
-  uint16_t *ranks;  /* [nranks] host after host, in the order of positions */
-  int nchannels;    /* the number of ring orders, at least 1 */
-  uint16_t *order;  /* [nchannels][nranks] the rank at each position of the ring; hosts are contiguous */
-  uint16_t *places; /* [nchannels][nranks] the inverse: each rank's position */
-  bool natural;     /* every order is 0, 1, 2, ... */
+  int32_t *local;
+  int32_t *first;  /* [nhosts + 1] host h has ranks[first[h]] to ranks[first[h + 1] - 1] */
+  int32_t *ranks;  /* [nranks] host after host, in the order of positions */
+  int nchannels;   /* the number of ring orders, at least 1 */
+  int32_t *order;  /* [nchannels][nranks] the rank at each position of the ring; hosts are contiguous */
+  int32_t *places; /* [nchannels][nranks] the inverse: each rank's position */
+  bool natural;    /* every order is 0, 1, 2, ... */
 } hk_layout;
 
 /* `host` [nranks]: any number for each rank, equal on one host (values are only compared). `local` (may be NULL: in the
  * order of ranks) sorts the ranks of a host. `order` [nchannels][nranks] (may be NULL: one channel, host after
  * host). */
-hk_status hk_layout_new(hk_layout **out, int nranks, const uint64_t *host, const int *local, const uint16_t *order,
+hk_status hk_layout_new(hk_layout **out, int nranks, const uint64_t *host, const int *local, const int32_t *order,
                         int nchannels);
 /* Ranks divided among hosts as evenly as possible, neighbours together. *out is NULL with one host. */
 hk_status hk_layout_even(hk_layout **out, int nranks, int nhosts);
@@ -48,8 +49,8 @@ static inline int hk_layout_size(const hk_layout *l, int host, int nranks) {
 }
 /* Ring orders; any channel number. */
 static inline int hk_layout_place(const hk_layout *l, int channel, int rank) {
-  return l ? l->places[(channel % l->nchannels) * l->nranks + rank] : rank;
+  return l ? l->places[(size_t)(channel % l->nchannels) * (size_t)l->nranks + (size_t)rank] : rank;
 }
 static inline int hk_layout_at(const hk_layout *l, int channel, int place) {
-  return l ? l->order[(channel % l->nchannels) * l->nranks + place] : place;
+  return l ? l->order[(size_t)(channel % l->nchannels) * (size_t)l->nranks + (size_t)place] : place;
 }

@@ -81,8 +81,7 @@ hk_coll hk_coll_plain(hk_coll c) {
 /* Whole messages are numbered by rank, if a space has one of each rank. */
 static void program_turn_operand(const hk_program *p, hk_operand *o, int by) {
   const unsigned blocks = hk_space_blocks(p, (hk_space)o->space), parts = hk_program_parts(p);
-  if (o->space != HK_SCRATCH && blocks == p->nranks * parts)
-    o->block = (uint16_t)((o->block + (unsigned)by * parts) % blocks);
+  if (o->space != HK_SCRATCH && blocks == p->nranks * parts) o->block = (o->block + (unsigned)by * parts) % blocks;
 }
 
 hk_status hk_program_turn(const hk_program *p, int by, hk_program **out) {
@@ -90,10 +89,10 @@ hk_status hk_program_turn(const hk_program *p, int by, hk_program **out) {
   if (!q) return HK_FAIL(HK_ERR_SYSTEM, "Out of memory for a program of %zu bytes", p->bytes);
   memcpy(q, p, p->bytes);
   if (by % p->nranks == 0) return HK_OK;
-  q->rank = (uint16_t)((p->rank + by) % p->nranks);
-  q->root = (uint16_t)((p->root + by) % p->nranks);
+  q->rank = (p->rank + by) % p->nranks;
+  q->root = (p->root + by) % p->nranks;
   hk_link_need *links = (hk_link_need *)((char *)q + q->links_at);
-  for (uint32_t i = 0; i < q->nlinks; i++) links[i].peer = (uint16_t)((links[i].peer + by) % q->nranks);
+  for (uint32_t i = 0; i < q->nlinks; i++) links[i].peer = (unsigned)((links[i].peer + by) % q->nranks);
   if (q->partition == HK_PART_SPLIT) return HK_OK;
   hk_instr *instrs = (hk_instr *)((char *)q + q->instrs_at);
   for (uint32_t i = 0; i < q->ninstrs; i++)

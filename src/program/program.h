@@ -142,12 +142,15 @@ typedef enum hk_space {
 
 enum { HK_OPERAND_STEP = 1 }; /* in a repeat, iteration j uses link + j: links of one kind, made one after another */
 
+/* The most blocks of a space: a stride between any two of them fits. So many ranks can gather. */
+enum { HK_BLOCKS_MOST = (1 << 19) - 1, HK_RANKS_MOST = HK_BLOCKS_MOST, HK_LINKS_MOST = HK_BLOCKS_MOST };
+
 typedef struct hk_operand {
-  uint8_t space;  /* hk_space */
-  uint8_t flags;  /* HK_OPERAND_* */
-  uint16_t link;  /* HK_LINK: index into the program's links */
-  uint16_t block; /* logical block; HK_SCRATCH: which scratch buffer */
-  int16_t stride; /* in a repeat, iteration j means block + j * stride, modulo the space's number of blocks */
+  uint64_t link : 19;  /* HK_LINK: index into the program's links */
+  uint64_t space : 3;  /* hk_space */
+  uint64_t flags : 3;  /* HK_OPERAND_* */
+  uint64_t block : 19; /* logical block; HK_SCRATCH: which scratch buffer */
+  int64_t stride : 20; /* in a repeat, iteration j means block + j * stride, modulo the space's number of blocks */
 } hk_operand;
 
 typedef enum hk_op {
@@ -223,13 +226,14 @@ enum { HK_SUM_GROUPS = 8 };
  * program has at most one link of a kind to a peer on a channel. If lane i of one rank communicates with lane i of the
  * other, the channel is the lane's number. A root that turns a tree's upward stream into the downward one communicates
  * with both lanes. */
-typedef struct hk_link_need {
-  uint16_t peer;
-  uint8_t kind;    /* hk_link_kind */
-  uint8_t lane;    /* the lane that uses the link */
-  uint8_t channel; /* below the transports' HK_CHANNELS */
+typedef struct __attribute__((packed, aligned(2))) hk_link_need {
+  uint32_t peer : 20;
+  uint32_t kind : 4; /* hk_link_kind */
+  uint32_t lane : 8; /* the lane that uses the link */
+  uint8_t channel;   /* below the transports' HK_CHANNELS */
   uint8_t reserved;
 } hk_link_need;
+HK_ASSERT(sizeof(hk_link_need) == 6, "programs of many ranks are mostly links");
 
 /* The kind of the other end of a link of kind k. */
 HK_INLINE hk_link_kind hk_link_other_end(hk_link_kind k) { return (hk_link_kind)(hk_link_sends(k) ? k + 1 : k - 1); }
@@ -271,10 +275,10 @@ HK_ASSERT(sizeof(hk_traits) == 24, "without gaps, because programs are compared 
 typedef struct hk_program {
   char algorithm[24];
   uint16_t coll, partition;
-  uint16_t rank, nranks, root;
-  uint16_t in_blocks, out_blocks, scratch_blocks; /* equal on all ranks, even if a rank has no input or output */
-  uint16_t blocks;                                /* max(in_blocks, out_blocks) */
-  uint16_t nlanes;
+  uint16_t nlanes, unused;
+  int32_t rank, nranks, root;
+  uint32_t in_blocks, out_blocks, scratch_blocks; /* equal on all ranks, even if a rank has no input or output */
+  uint32_t blocks;                                /* max(in_blocks, out_blocks) */
   uint32_t nlinks, ninstrs, noperands;
   size_t bytes; /* of the whole allocation */
   /* Byte offsets from the struct: see the accessors. */
@@ -345,10 +349,11 @@ HK_INLINE unsigned hk_space_blocks(const hk_program *p, hk_space s) {
 /* The block that operand o names in iteration j of its repeat (j = 0 outside). */
 HK_INLINE unsigned hk_operand_block(const hk_program *p, const hk_operand *o, unsigned j) {
   if (o->stride == 0 || j == 0) return o->block;
-  /* 32 bits are enough for n < 65536; on a GPU a 64-bit division takes a hundred instructions. */
   const unsigned n = hk_space_blocks(p, (hk_space)o->space);
   const unsigned step = o->stride < 0 ? n - (unsigned)-o->stride % n : (unsigned)o->stride;
-  return (o->block + j % n * (step % n)) % n;
+  /* On a GPU a 64-bit division takes a hundred instructions. */
+  if (n < 65536) return (o->block + j % n * (step % n)) % n;
+  return (unsigned)((o->block + (uint64_t)(j % n) * (step % n)) % n);
 }
 HK_INLINE unsigned hk_operand_link(const hk_operand *o, unsigned j) {
   return o->link + ((o->flags & HK_OPERAND_STEP) ? j : 0);

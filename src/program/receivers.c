@@ -10,7 +10,7 @@ static void receivers_of(const hk_program *p, int rank, int n, uint32_t *start, 
     if (hk_link_sends((hk_link_kind)l[k].kind)) continue;
     const int peer = l[k].peer % n;
     if (at)
-      at[start[peer]++] = (hk_receiver){.rank = (uint16_t)rank, .link = k};
+      at[start[peer]++] = (hk_receiver){.rank = (uint32_t)rank, .link = k};
     else
       start[peer + 1]++;
   }

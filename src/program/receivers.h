@@ -4,7 +4,7 @@
 #include "program.h"
 
 typedef struct hk_receiver {
-  uint16_t rank;
+  uint32_t rank;
   uint32_t link;
 } hk_receiver;
 typedef struct hk_receivers {

@@ -97,7 +97,7 @@ static bool summary_refers(const hk_program *p, const hk_instr *i, const hk_oper
 /* Blocks of each message of a collective of whole messages; 0: one. */
 static uint16_t summary_parts(const hk_program *p) {
   const int in = hk_coll_in_blocks((hk_coll)p->coll, p->nranks), out = hk_coll_out_blocks((hk_coll)p->coll, p->nranks);
-  const int messages = in > out ? in : out;
+  const unsigned messages = (unsigned)(in > out ? in : out);
   if (p->partition != HK_PART_WHOLE || p->blocks <= messages || !messages || p->blocks % messages) return 0;
   return (uint16_t)(p->blocks / messages);
 }
@@ -211,7 +211,7 @@ static hk_chain summary_chain(hk_chain_key from, hk_chain_key to) {
 /* Numbers the ranks of each host. */
 static hk_status summary_number(hk_summary_run *x) {
   if (!x->host) return HK_OK;
-  uint16_t *next = calloc((size_t)x->nranks, sizeof *next); /* there are no more hosts than ranks */
+  uint32_t *next = calloc((size_t)x->nranks, sizeof *next); /* there are no more hosts than ranks */
   x->local = malloc((size_t)x->nranks * sizeof *x->local);
   for (int r = 0; next && x->local && r < x->nranks; r++) x->local[r] = next[x->host[r]]++;
   const bool done = next && x->local;
@@ -368,7 +368,7 @@ out:
   return rc;
 }
 
-hk_status hk_summarize(hk_summary *out, const hk_program *const *programs, int nranks, int period, const uint16_t *host,
+hk_status hk_summarize(hk_summary *out, const hk_program *const *programs, int nranks, int period, const int32_t *host,
                        uint32_t slots) {
   hk_summary_run x = {.programs = programs, .host = host, .nranks = nranks, .period = period, .slots = slots};
   uint32_t room = 0;

@@ -84,6 +84,6 @@ typedef struct hk_summary {
  * is nranks if there are links of a group. `host` [nranks] (may be NULL: one host) has equal numbers, below nranks, for
  * ranks of one host. `slots`: of each link (HOCKET_SLOTS); 0: nothing is held. HK_ERR_INTERNAL: the programs do not
  * end; HK_ERR_SYSTEM: no memory. */
-hk_status hk_summarize(hk_summary *out, const hk_program *const *programs, int nranks, int period, const uint16_t *host,
+hk_status hk_summarize(hk_summary *out, const hk_program *const *programs, int nranks, int period, const int32_t *host,
                        uint32_t slots);
 void hk_summary_clear(hk_summary *s);

@@ -113,7 +113,7 @@ static void summary_links_ends(hk_summary_run *x, int rank) {
     const hk_link_need *l = &hk_program_links(p)[k];
     x->ends[x->first_end[rank] + k] =
         (hk_summary_end){.thread = x->first_thread[rank] + l->lane,
-                         .rank = (uint16_t)rank,
+                         .rank = (uint32_t)rank,
                          .peer = l->peer,
                          .reach = x->host && x->host[rank] != x->host[l->peer] ? HK_BETWEEN : HK_INSIDE};
     hk_summary_end *e = &x->ends[x->first_end[rank] + k];

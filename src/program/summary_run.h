@@ -21,7 +21,7 @@ typedef struct hk_summary_end {
   uint32_t thread;   /* the lane that uses the end */
   uint32_t first, n; /* sending end: its receivers, in hk_summary_run.receivers */
   uint32_t group;    /* 1 + its hk_summary_group; 0: none */
-  uint16_t rank, peer;
+  uint32_t rank, peer;
   uint8_t reach; /* hk_reach of the peer */
   bool crosses;  /* see hk_volume.crossing */
   bool waiting;  /* the lane waits for a slot */
@@ -53,13 +53,13 @@ typedef struct hk_summary_thread {
 typedef struct hk_summary_message {
   hk_chain_key after; /* the chain before it */
   uint32_t by;        /* summary.c: hk_map.by, if the message is of a map of the kind that is looked for */
-  uint16_t from, to;
+  uint32_t from, to;
 } hk_summary_message;
 
 typedef struct hk_summary_run {
   const hk_program *const *programs; /* [period] */
-  const uint16_t *host;              /* [nranks] or NULL */
-  uint16_t *local;                   /* [nranks] numbers among the ranks of a host; NULL if host is */
+  const int32_t *host;               /* [nranks] or NULL */
+  uint32_t *local;                   /* [nranks] numbers among the ranks of a host; NULL if host is */
   int nranks, period;                /* summary.h */
   hk_sizes sizes;
   uint32_t *first_end, *first_thread; /* [period + 1] */

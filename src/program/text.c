@@ -58,7 +58,7 @@ static uint32_t text_number(parser *p, uint32_t max) {
   p->at = c;
   return (uint32_t)n;
 }
-static uint16_t text_number16(parser *p) { return (uint16_t)text_number(p, UINT16_MAX); }
+static uint32_t text_count(parser *p) { return text_number(p, HK_BLOCKS_MOST); }
 
 static void text_spaces(parser *p) {
   while (*p->at == ' ') p->at++;
@@ -107,25 +107,25 @@ static void text_read_head(parser *p) {
   h->coll = (uint16_t)coll;
   h->partition = (uint16_t)hk_coll_partition((hk_coll)coll);
   text_expect(p, ", rank ");
-  h->rank = text_number16(p);
+  h->rank = (int)text_count(p);
   text_expect(p, " of ");
-  h->nranks = text_number16(p);
+  h->nranks = (int)text_count(p);
   if (hk_coll_has_root((hk_coll)coll)) {
     text_expect(p, ", root ");
-    h->root = text_number16(p);
+    h->root = (int)text_count(p);
   }
   if (h->partition == HK_PART_SPLIT) {
     text_expect(p, ", message split into ");
-    h->in_blocks = h->out_blocks = text_number16(p);
+    h->in_blocks = h->out_blocks = text_count(p);
   } else {
     text_expect(p, ", messages in ");
-    h->in_blocks = text_number16(p);
+    h->in_blocks = text_count(p);
     text_expect(p, " out ");
-    h->out_blocks = text_number16(p);
+    h->out_blocks = text_count(p);
   }
   h->blocks = h->in_blocks > h->out_blocks ? h->in_blocks : h->out_blocks;
   text_expect(p, ", scratch ");
-  h->scratch_blocks = text_number16(p);
+  h->scratch_blocks = text_count(p);
   p->at += strcspn(p->at, "\n"); /* totals */
   text_end_of_line(p);
 }
@@ -135,7 +135,7 @@ static void text_read_head(parser *p) {
 static void text_read_links(parser *p) {
   text_expect(p, "  links:");
   while (!p->error && text_take(p, " ")) {
-    uint32_t index = text_number(p, UINT16_MAX);
+    uint32_t index = text_count(p);
     if (!p->error && index != p->draft.head.nlinks) text_fail(p, "the next link is %u", p->draft.head.nlinks);
     text_expect(p, "=");
     int kind = p->error ? 0 : text_link_kind(p);
@@ -143,7 +143,7 @@ static void text_read_links(parser *p) {
       text_fail(p, "expected send, recv, mcast, sum, gather or scatter, or one of the last four with -recv");
     text_expect(p, "(");
     unsigned lane = p->draft.head.nlanes - 1u;
-    hk_link_need l = {.peer = text_number16(p), .kind = (uint8_t)kind, .lane = (uint8_t)lane, .channel = (uint8_t)lane};
+    hk_link_need l = {.peer = text_count(p), .kind = (unsigned)kind, .lane = (uint8_t)lane, .channel = (uint8_t)lane};
     if (!p->error && text_take(p, "@")) l.channel = (uint8_t)text_number(p, UINT8_MAX);
     text_expect(p, ")");
     if (p->error || !GROW(p, links)) return;
@@ -156,18 +156,19 @@ static void text_read_links(parser *p) {
 static void text_read_link(parser *p, int kind, hk_operand *o) {
   text_expect(p, "(");
   if (!p->error && text_take(p, "link ")) {
-    o->link = text_number16(p);
+    o->link = text_count(p);
     if (text_take(p, "+j")) o->flags = HK_OPERAND_STEP;
     text_expect(p, ")");
     return;
   }
-  uint32_t peer = text_number(p, UINT16_MAX), lane = p->draft.head.nlanes - 1u, channel = lane;
+  const int peer = (int)text_count(p);
+  uint32_t lane = p->draft.head.nlanes - 1u, channel = lane;
   if (!p->error && text_take(p, "@")) channel = text_number(p, UINT8_MAX);
   text_expect(p, ")");
   for (uint32_t k = 0; k < p->draft.head.nlinks && !p->error; k++) {
     const hk_link_need *l = &p->draft.links[k];
     if (l->lane != lane || l->kind != kind || l->peer != peer || l->channel != channel) continue;
-    o->link = (uint16_t)k;
+    o->link = k;
     return;
   }
   text_fail(p, "the lane has no link %s(%u@%u)", hk_link_words[kind], peer, channel);
@@ -184,10 +185,10 @@ static void text_read_operand(parser *p) {
     if (o.space == HK_LINK) text_fail(p, "expected an operand");
   }
   text_expect(p, "[b");
-  o.block = text_number16(p);
+  o.block = text_count(p);
   if (!p->error && (*p->at == '+' || *p->at == '-')) {
     int sign = *p->at++ == '-' ? -1 : 1;
-    o.stride = (int16_t)(sign * (int)text_number(p, INT16_MAX));
+    o.stride = sign * (int)text_count(p);
     text_expect(p, "j");
   }
   text_expect(p, "]");

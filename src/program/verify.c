@@ -131,7 +131,12 @@ static void verify_release(hk_verifier *v) {
 hk_status hk_verify(const hk_program *const *programs, int nranks, const hk_verify_options *options,
                     hk_verify_report *report) {
   *report = (hk_verify_report){.rank = -1, .lane = -1, .instr = -1};
-  if (nranks < 1 || nranks > UINT16_MAX || options->slots < 1 || options->waves < 1) {
+  if (nranks > HK_VERIFY_MOST || (nranks > 0 && programs[0]->blocks > HK_VERIFY_MOST)) {
+    snprintf(report->message, sizeof report->message, "%d ranks and %u blocks: the verifier takes at most %d of each",
+             nranks, programs[0]->blocks, HK_VERIFY_MOST);
+    return HK_ERR_ARGUMENT;
+  }
+  if (nranks < 1 || options->slots < 1 || options->waves < 1) {
     snprintf(report->message, sizeof report->message, "nothing to verify: %d ranks, %u slots, %u waves", nranks,
              options->slots, options->waves);
     return HK_ERR_ARGUMENT;

@@ -38,6 +38,9 @@ typedef enum hk_order {
 } hk_order;
 const char *hk_order_name(hk_order o); /* "varies", "sides", "equal", "fixed" */
 
+/* The most ranks, and blocks of a space: values of a proof are packed (verify_internal.h). */
+enum { HK_VERIFY_MOST = 65535 };
+
 typedef struct hk_verify_options {
   unsigned slots; /* of every FIFO, at least 1 */
   unsigned waves; /* 2 or more also checks dependencies between waves */
@@ -47,7 +50,7 @@ typedef struct hk_verify_options {
   /* Uneven collective: the seed of the random number of waves in which each block takes part. 0: in all waves. */
   uint64_t lengths;
   /* [nranks]: ranks of one host have equal numbers; NULL: one host. Multicasts and switches join those of one host. */
-  const uint16_t *host;
+  const int32_t *host;
 } hk_verify_options;
 
 typedef struct hk_verify_report {

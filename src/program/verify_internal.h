@@ -208,7 +208,7 @@ static inline uint32_t hk_channel_sent_for(const hk_channel *c, uint32_t got) {
 }
 /* Ranks on one host, and the number of ranks on a rank's host. */
 static inline bool hk_is_near(const hk_verifier *v, int a, int b) {
-  const uint16_t *host = v->options.host;
+  const int32_t *host = v->options.host;
   return !host || host[a] == host[b];
 }
 static inline int hk_ranks_near(const hk_verifier *v, int rank) {

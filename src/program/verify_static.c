@@ -17,18 +17,18 @@ static hk_status verify_static_check_header(hk_verifier *v, int r) {
   hk_coll coll = (hk_coll)first->coll;
   if (p->coll != first->coll || p->nranks != v->nranks || p->root != first->root || p->partition != first->partition)
     return hk_fault(v, r, -1, -1,
-                    "its program is %s over %u ranks with root %u, rank 0's is %s over %d ranks with root %u",
+                    "its program is %s over %d ranks with root %d, rank 0's is %s over %d ranks with root %d",
                     hk_coll_name((hk_coll)p->coll), p->nranks, p->root, hk_coll_name(coll), v->nranks, first->root);
-  if (p->rank != r) return hk_fault(v, r, -1, -1, "its program was built for rank %u", p->rank);
+  if (p->rank != r) return hk_fault(v, r, -1, -1, "its program was built for rank %d", p->rank);
   if (coll >= HK_COLL_COUNT || p->root >= v->nranks || p->partition != hk_coll_partition(coll))
-    return hk_fault(v, r, -1, -1, "its program is not of any collective: %u, root %u, partition %u", p->coll, p->root,
+    return hk_fault(v, r, -1, -1, "its program is not of any collective: %u, root %d, partition %u", p->coll, p->root,
                     p->partition);
   bool split = p->partition == HK_PART_SPLIT;
-  const int parts = hk_coll_uneven(coll) ? 1 : (int)hk_program_parts(first);
-  int in = split ? first->blocks : hk_coll_in_blocks(coll, v->nranks) * parts;
-  int out = split ? first->blocks : hk_coll_out_blocks(coll, v->nranks) * parts;
+  const unsigned parts = hk_coll_uneven(coll) ? 1 : hk_program_parts(first);
+  const unsigned in = split ? first->blocks : (unsigned)hk_coll_in_blocks(coll, v->nranks) * parts;
+  const unsigned out = split ? first->blocks : (unsigned)hk_coll_out_blocks(coll, v->nranks) * parts;
   if (p->in_blocks != in || p->out_blocks != out || p->blocks != (in > out ? in : out) || !p->blocks)
-    return hk_fault(v, r, -1, -1, "its program has blocks %u in, %u out, %u in all; there must be %d, %d, %d",
+    return hk_fault(v, r, -1, -1, "its program has blocks %u in, %u out, %u in all; there must be %u, %u, %u",
                     p->in_blocks, p->out_blocks, p->blocks, in, out, in > out ? in : out);
   return HK_OK;
 }

@@ -145,7 +145,7 @@ const hk_machine *hk_selection_machine(ncclComm_t c) { return &c->selection->mac
 
 const hk_constants *hk_selection_constants(ncclComm_t c) { return &c->selection->overrides->constants; }
 
-hk_status hk_selection_layout(ncclComm_t c, const uint64_t *hosts, const uint16_t *order, int nchannels) {
+hk_status hk_selection_layout(ncclComm_t c, const uint64_t *hosts, const int32_t *order, int nchannels) {
   return hk_layout_new(&c->selection->layout, c->nranks, hosts, NULL, order, nchannels);
 }
 

@@ -47,7 +47,7 @@ hk_status hk_selection_price(ncclComm_t c, const hk_call *op, double *us); /* mi
 const hk_machine *hk_selection_machine(ncclComm_t c);
 const struct hk_constants *hk_selection_constants(ncclComm_t c);
 /* Sets the layout of the ranks, as hk_layout_new. */
-hk_status hk_selection_layout(ncclComm_t c, const uint64_t *hosts, const uint16_t *order, int nchannels);
+hk_status hk_selection_layout(ncclComm_t c, const uint64_t *hosts, const int32_t *order, int nchannels);
 void hk_selection_rings(ncclComm_t c, struct hk_ring_settings *out); /* the user's settings */
 int hk_selection_most_channels(ncclComm_t c);                        /* the user's limit, equal on all ranks; 0: none */
 /* Adds the programs of a text to the algorithms of later calls; errors name the text by `name`. *way: as in

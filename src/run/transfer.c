@@ -56,7 +56,7 @@ void hk_transfers_free(ncclComm_t c) {
 
 static __attribute__((noinline)) hk_status transfer_open_first(const hk_call *call, hk_link_kind kind,
                                                                hk_wired_link **out) {
-  hk_link_key key = {.peer = (uint16_t)call->root, .kind = (uint8_t)kind, .channel = HK_CHANNEL_P2P};
+  hk_link_key key = {.peer = call->root, .kind = (uint8_t)kind, .channel = HK_CHANNEL_P2P};
   hk_status rc = hk_wire_link(call->comm, key, out);
   if (rc == HK_OK && !(*out)->transfer) rc = transfer_make_run(call->comm, call, &(*out)->link, &(*out)->transfer);
   return rc;

@@ -70,7 +70,7 @@ static void undelivered_open_receivers(ncclComm_t c) {
       (void)hk_wire_link(c, key, &l); /* without memory nothing is reported */
   }
   for (int r = -1; (r = hk_bootstrap_untaken(c->bootstrap, r)) >= 0;) {
-    hk_link_key key = {.peer = (uint16_t)r, .kind = HK_LINK_RECV, .channel = HK_CHANNEL_P2P};
+    hk_link_key key = {.peer = r, .kind = HK_LINK_RECV, .channel = HK_CHANNEL_P2P};
     if (hk_wire_proxied(c, r)) (void)hk_wire_link(c, key, &l); /* as above */
   }
 }
@@ -99,7 +99,7 @@ void hk_wire_report_undelivered(ncclComm_t c) {
     for (int ch = 0; ch < HK_CHANNEL_COUNT; ch++) {
       static const uint8_t kinds[] = {HK_LINK_RECV, HK_LINK_MCAST_RECV};
       for (size_t k = 0; k < HK_ARRAY_LENGTH(kinds); k++) {
-        hk_link_key key = {.peer = (uint16_t)r, .kind = kinds[k], .channel = (uint8_t)ch};
+        hk_link_key key = {.peer = r, .kind = kinds[k], .channel = (uint8_t)ch};
         const hk_wired_link *l = w->links[r] ? w->links[r]->at[ch][kinds[k]] : NULL;
         bool shared = memory && (kinds[k] == HK_LINK_RECV || w->multicast >= 0);
         if (l)
@@ -116,7 +116,7 @@ static hk_status undelivered_probe(ncclComm_t c, int peer, bool *waits) {
   hk_status rc = HK_OK;
   hk_wired_link *w;
   bool moved = false;
-  hk_link_key key = {.peer = (uint16_t)peer, .kind = HK_LINK_RECV, .channel = HK_CHANNEL_P2P};
+  hk_link_key key = {.peer = peer, .kind = HK_LINK_RECV, .channel = HK_CHANNEL_P2P};
   HK_TRY(hk_wire_link(c, key, &w), out);
   if (w->link.proxied && !hk_link_can_recv(&w->link)) {
     if (!hk_link_waits(&w->link)) hk_link_set_waiting(&w->link, HK_LINK_TAKES);

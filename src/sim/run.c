@@ -119,7 +119,7 @@ static hk_status run_keep_span(hk_sim *s, const hk_lane_state *t) {
     return HK_FAIL_ERRNO("no memory for a timeline of %u instructions", l->n + 1);
   l->spans[l->n++] = (hk_sim_span){.begin_us = t->began,
                                    .end_us = run_now(s),
-                                   .rank = (uint16_t)t->rank,
+                                   .rank = (uint32_t)t->rank,
                                    .lane = (uint16_t)(t->channel * t->program->nlanes + t->lane),
                                    .instr = t->at.pc,
                                    .wave = (uint32_t)(t->at.offset / (s->sizes.chunk * (size_t)s->all_channels))};

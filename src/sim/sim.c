@@ -70,8 +70,8 @@ hk_status hk_simulator_new_of(hk_simulator **out, const hk_cluster *c, int ranks
   x->c = c;
   HK_TRY(hk_cluster_placements(c, ranks_per_host, &x->placements, &x->nranks), out);
   if (nranks && nranks < x->nranks) x->nranks = nranks;
-  if (x->nranks > UINT16_MAX) {
-    rc = HK_FAIL(HK_ERR_ARGUMENT, "%s has %d ranks; programs are for at most %d", c->name, x->nranks, UINT16_MAX);
+  if (x->nranks > HK_RANKS_MOST) {
+    rc = HK_FAIL(HK_ERR_ARGUMENT, "%s has %d ranks; programs are for at most %d", c->name, x->nranks, HK_RANKS_MOST);
     goto out;
   }
   x->paths = calloc((size_t)c->nkinds, sizeof *x->paths);

@@ -44,7 +44,8 @@ typedef struct hk_sim_options {
 /* One span of the timeline, for Chrome's trace viewer and Perfetto. */
 typedef struct hk_sim_span {
   double begin_us, end_us;
-  uint16_t rank, lane;
+  uint32_t rank;
+  uint16_t lane;
   uint32_t instr, wave;
 } hk_sim_span;
 typedef struct hk_sim_load {

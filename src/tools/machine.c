@@ -117,9 +117,9 @@ static int machine_take_placements(hk_inputs *w, int nranks, const char *host) {
                          nranks, w->cluster->name, w->nranks, (nranks * hosts + w->nranks - 1) / w->nranks,
                          host ? host : "dgx-h100");
   if (nranks) w->nranks = nranks;
-  if (w->nranks <= UINT16_MAX) return HK_EXIT_OK;
+  if (w->nranks <= HK_RANKS_MOST) return HK_EXIT_OK;
   return hk_tool_wrong("%s has %d ranks; %d is the most that a communicator can have", w->cluster->name, w->nranks,
-                       UINT16_MAX);
+                       HK_RANKS_MOST);
 }
 
 /* Applies the settings that only ranks on CPUs have, as init does. */

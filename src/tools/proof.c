@@ -27,7 +27,7 @@ out:
   return rc;
 }
 
-hk_status hk_prove(const hk_program *const *programs, int nranks, const uint16_t *host, const hk_proof_options *o,
+hk_status hk_prove(const hk_program *const *programs, int nranks, const int32_t *host, const hk_proof_options *o,
                    hk_verify_report *report) {
   const unsigned slots = (unsigned)o->slots;
   hk_status rc = HK_OK;

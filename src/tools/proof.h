@@ -19,7 +19,7 @@ void hk_proof_free(hk_program **p, int nranks); /* NULL is fine */
 
 /* Proves all ranks' programs, out of place and in place; `host` as in hk_verify_options. The report is that of the
  * first failure. If both are proved, its order of sums is the weaker one. */
-hk_status hk_prove(const hk_program *const *programs, int nranks, const uint16_t *host, const hk_proof_options *o,
+hk_status hk_prove(const hk_program *const *programs, int nranks, const int32_t *host, const hk_proof_options *o,
                    hk_verify_report *report);
 /* "fixed", "equal", ...; "" if the program does not reduce or is not proved. */
 const char *hk_proof_order(const hk_program *p, const hk_verify_report *report);

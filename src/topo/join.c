@@ -45,8 +45,8 @@ typedef struct group {
 typedef struct joiner {
   hk_joined *j;
   const hk_join_fact *facts;
-  uint16_t *ranks; /* [nranks] host after host */
-  group *homes;    /* [nhosts] */
+  int32_t *ranks; /* [nranks] host after host */
+  group *homes;   /* [nhosts] */
 } joiner;
 
 static const hk_join_part *join_part_of(const joiner *w, int rank) { return &w->facts[rank].part[w->j->pattern]; }
@@ -55,19 +55,19 @@ static const hk_join_part *join_part_of(const joiner *w, int rank) { return &w->
 
 static int join_by_host(const void *a, const void *b, void *facts) {
   const hk_join_fact *f = facts;
-  int x = *(const uint16_t *)a, y = *(const uint16_t *)b;
+  const int x = *(const int32_t *)a, y = *(const int32_t *)b;
   if (f[x].host != f[y].host) return f[x].host < f[y].host ? -1 : 1;
   return x - y;
 }
 
 static int join_by_first_rank(const void *a, const void *b, void *ranks) {
-  const uint16_t *r = ranks;
+  const int32_t *r = ranks;
   return r[((const group *)a)->first] - r[((const group *)b)->first];
 }
 
 static hk_status join_find_homes(joiner *w) {
   hk_joined *j = w->j;
-  for (int r = 0; r < j->nranks; r++) w->ranks[r] = (uint16_t)r;
+  for (int r = 0; r < j->nranks; r++) w->ranks[r] = r;
   qsort_r(w->ranks, (size_t)j->nranks, sizeof *w->ranks, join_by_host, (void *)(uintptr_t)w->facts);
   for (int i = 0; i < j->nranks; i++) j->nhosts += !i || w->facts[w->ranks[i]].host != w->facts[w->ranks[i - 1]].host;
   w->homes = calloc((size_t)j->nhosts, sizeof *w->homes);
@@ -79,7 +79,7 @@ static hk_status join_find_homes(joiner *w) {
   qsort_r(w->homes, (size_t)j->nhosts, sizeof *w->homes, join_by_first_rank, w->ranks);
   for (int h = 0; h < j->nhosts; h++) {
     w->homes[h].at = h ? w->homes[h - 1].at + w->homes[h - 1].size : 0;
-    for (int i = 0; i < w->homes[h].size; i++) j->host[w->ranks[w->homes[h].first + i]] = (uint16_t)h;
+    for (int i = 0; i < w->homes[h].size; i++) j->host[w->ranks[w->homes[h].first + i]] = h;
   }
   return HK_OK;
 }
@@ -174,11 +174,11 @@ static void join_choose_channels(joiner *w, int leader) {
 static void join_write_orders(joiner *w) {
   hk_joined *j = w->j;
   for (int c = 0; c < j->nchannels; c++) {
-    uint16_t *order = j->order + (size_t)c * (size_t)j->nranks;
+    int32_t *order = j->order + (size_t)c * (size_t)j->nranks;
     for (int h = 0; h < j->nhosts; h++) {
       const group *home = &w->homes[h];
       for (int i = 0; i < home->size; i++) {
-        uint16_t rank = w->ranks[home->first + i];
+        int32_t rank = w->ranks[home->first + i];
         order[home->at + (home->split ? i : join_part_of(w, rank)->place[home->use[c]])] = rank;
       }
     }
@@ -211,7 +211,7 @@ static int join_host_above(int h, int n, bool second) {
 static void join_write_trees(joiner *w) {
   hk_joined *j = w->j;
   for (int c = 0; c < j->nchannels; c++) {
-    const uint16_t *order = j->order + (size_t)c * (size_t)j->nranks;
+    const int32_t *order = j->order + (size_t)c * (size_t)j->nranks;
     int32_t *up = j->up + (size_t)c * (size_t)j->nranks;
     for (int h = 0; h < j->nhosts; h++) {
       const group *home = &w->homes[h];
@@ -269,9 +269,9 @@ hk_status hk_join(hk_joined **out, hk_pattern pattern, const hk_join_fact *facts
   hk_status rc;
   joiner w = {.facts = facts};
   *out = NULL;
-  if (nranks < 1 || nranks > UINT16_MAX || (unsigned)pattern >= HK_PATTERNS)
+  if (nranks < 1 || nranks > HK_JOIN_RANKS || (unsigned)pattern >= HK_PATTERNS)
     return HK_FAIL(HK_ERR_ARGUMENT, "channels of %d ranks in pattern %d cannot be joined; 1 to %d ranks are possible",
-                   nranks, (int)pattern, UINT16_MAX);
+                   nranks, (int)pattern, HK_JOIN_RANKS);
   w.j = calloc(1, sizeof *w.j);
   w.ranks = malloc((size_t)nranks * sizeof *w.ranks);
   if (w.j) w.j->host = malloc((size_t)nranks * sizeof *w.j->host);

@@ -17,7 +17,7 @@
 #pragma once
 #include "search.h"
 
-enum { HK_PATTERNS = HK_PATTERN_STAR + 1 };
+enum { HK_PATTERNS = HK_PATTERN_STAR + 1, HK_JOIN_RANKS = (1 << 19) - 1 };
 
 /* What one rank knows about one pattern. */
 typedef struct hk_join_part {
@@ -46,16 +46,16 @@ typedef struct hk_joined {
   uint8_t pattern;              /* hk_pattern */
   uint8_t intra_cls, inter_cls; /* the worst of any host */
   float intra_gbps, inter_gbps; /* of one channel, on the slowest host; 0: unknown */
-  uint16_t *host;               /* [nranks] numbered in the order of their lowest ranks */
+  int32_t *host;                /* [nranks] numbered in the order of their lowest ranks */
   /* [nchannels][nranks] rings: the rank of each position; trees and stars: host after host, heads first. */
-  uint16_t *order;
+  int32_t *order;
   int32_t *up;       /* trees: [nchannels][nranks] each rank's parent, -1: none; NULL for others */
   int split_host;    /* a host whose ranks saw different machines, -1: none */
   int split_rank[2]; /* and two of these ranks */
   uint64_t hash;     /* of all facts and the result: ranks with equal hashes decide alike */
 } hk_joined;
 
-/* HK_ERR_ARGUMENT: no ranks, or more than 65535. */
+/* HK_ERR_ARGUMENT: no ranks, or more than HK_JOIN_RANKS. */
 hk_status hk_join(hk_joined **out, hk_pattern pattern, const hk_join_fact *facts, int nranks);
 void hk_joined_free(hk_joined *j);
 

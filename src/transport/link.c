@@ -73,7 +73,7 @@ int hk_link_lagging(const hk_link *l, uint64_t least, int *ranks, int room) {
   for (uint32_t i = 0; i < l->nheads && n < room; i++) {
     /* relaxed: for reports; nothing is read or written because of it */
     if (atomic_load_explicit(&l->heads[i].value, memory_order_relaxed) >= least) continue;
-    ranks[n++] = l->kind == HK_LINK_MCAST_SEND ? (int)(i + (i >= l->peer)) : l->peer;
+    ranks[n++] = l->kind == HK_LINK_MCAST_SEND ? (int)i + ((int)i >= l->peer) : l->peer;
   }
   return n;
 }

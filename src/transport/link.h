@@ -99,7 +99,7 @@ typedef enum hk_link_state { HK_LINK_CONNECTING, HK_LINK_READY, HK_LINK_FAILED }
 
 /* Identifies a link. The keys of both ends differ only in the peer and the kind. */
 typedef struct hk_link_key {
-  uint16_t peer;
+  int32_t peer;
   uint8_t kind;     /* hk_link_kind */
   uint16_t channel; /* 0..HK_CHANNELS-1: collective lanes; HK_CHANNEL_P2P: send/recv; from 256 on: relay.h */
 } hk_link_key;
@@ -122,12 +122,11 @@ typedef struct hk_link {
   uint32_t area_mask; /* number of payloads of slot_bytes, minus 1; equal to `mask` if `small` is NULL */
   uint32_t slot_bytes, small_bytes;
   uint32_t nheads;
-  uint16_t peer;
+  int32_t peer;
   uint8_t kind;           /* hk_link_kind */
   _Atomic(uint8_t) state; /* hk_link_state; the transport sets it */
   uint8_t by_ref;         /* sender: 0 never, 1 shared regions only, 2 any address */
   uint8_t proxied;        /* the transport's progress moves the slots (the ends share no memory) */
-  uint8_t delivers_ref;   /* receiver of a proxied link: payloads may be references to memory of the transport */
   /* Receiver of a proxied link: payloads of at least this many bytes may be written straight to their places, if these
    * are offered before the message is sent (hk_link_post_target); 0: none. */
   _Atomic(uint32_t) place_min;
@@ -146,6 +145,7 @@ typedef struct hk_link {
   /* Sender of a proxied link: the transport knows that there may be slots to move. It clears this when it has moved
    * them all, so its progress need not check links on which nothing is sent. */
   uint8_t rung;
+  uint8_t delivers_ref; /* receiver of a proxied link: payloads may be references to memory of the transport */
   struct hk_transport_state *owner; /* for resolve */
   void *priv;                       /* private to the transport */
   uint64_t offered;                 /* receiver, the lane's: slots for which it has decided whether to offer a place */

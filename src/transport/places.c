@@ -98,7 +98,7 @@ hk_status hk_places_claim(hk_link *l, const hk_placing *what, void **to, unsigne
     if (!place) {
       /* release: nothing has been written */
       atomic_store_explicit(&s->writing, 0, memory_order_release);
-      if (rc != HK_OK) *bad_peer = (int)(i + (i >= l->peer));
+      if (rc != HK_OK) *bad_peer = (int)i + ((int)i >= l->peer);
       return rc;
     }
     to[i] = place;

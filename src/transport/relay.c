@@ -260,7 +260,7 @@ static bool relay_is_far(hk_transport_state *state, const hk_link_key *key, hk_l
   const route *r = &s->routes[key->peer];
   int relay = key->kind == HK_LINK_SEND ? r->to : r->from;
   *to = *key;
-  to->peer = (uint16_t)relay;
+  to->peer = relay;
   to->channel = hk_relay_channel(relay, state->env->rank, s->local[key->peer], key->channel);
   return !relay_is_near(state->env, relay, state->env->rank);
 }

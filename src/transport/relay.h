@@ -32,10 +32,10 @@ static inline uint16_t hk_relay_channel(int relay, int far, int local, unsigned 
 
 typedef struct hk_relay_request {
   uint64_t region; /* of the FIFO (hk_host_lend) */
-  uint16_t far;    /* rank */
+  uint32_t far;    /* rank */
   uint16_t channel;
   uint8_t kind; /* of R's end */
-  uint8_t reserved[3];
+  uint8_t reserved;
 } hk_relay_request;
 _Static_assert(sizeof(hk_relay_request) == 16, "part of the wire format");
 

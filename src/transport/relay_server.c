@@ -132,9 +132,9 @@ out:
 
 static hk_status relay_server_open_end(const hk_relay_server *s, served *v) {
   const hk_relay_request *q = &v->ask;
-  hk_link_key key = {.peer = q->far, .kind = q->kind, .channel = q->channel};
+  hk_link_key key = {.peer = (int)q->far, .kind = q->kind, .channel = q->channel};
   if (!s->net) return HK_FAIL(HK_ERR_SYSTEM, "%s", s->why);
-  if (q->far >= s->of->nranks || (q->kind != HK_LINK_SEND && q->kind != HK_LINK_RECV))
+  if ((int)q->far < 0 || (int)q->far >= s->of->nranks || (q->kind != HK_LINK_SEND && q->kind != HK_LINK_RECV))
     return HK_FAIL(HK_ERR_REMOTE, "rank %d asks for no link: do all ranks run the same version?", v->near);
   HK_OR_RETURN(relay_server_map_fifo(s, v));
   v->link.slots = v->fifo.slots;

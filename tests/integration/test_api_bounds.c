@@ -149,7 +149,7 @@ static int children(ncclComm_t c, int rank, int n, void *arg) {
   REFUSED(ncclCommGrow(NULL, n + 1, NULL, n, &child, NULL), "needs the id");
   REFUSED(ncclCommGrow(c, n + 1, NULL, -1, NULL, NULL), "4 ranks: ranks of the communicator");
   REFUSED(ncclCommGrow(c, n, NULL, -1, &child, NULL), "rank -1, 3 ranks");
-  REFUSED(ncclCommGrow(c, 65536, NULL, -1, &child, NULL), "rank -1, 65536 ranks");
+  REFUSED(ncclCommGrow(c, 524288, NULL, -1, &child, NULL), "rank -1, 524288 ranks");
   REFUSED(ncclCommGrow(c, n + 1, NULL, rank, &child, NULL), "4 ranks: ranks of the communicator");
   REFUSED(ncclCommRevoke(c, 1), "flags 1");
   TAKEN(ncclCommSplit(c, rank == 0 ? NCCL_SPLIT_NOCOLOR : 0, 0, &child, NULL));
@@ -265,7 +265,7 @@ TEST(of_an_init) {
   REFUSED(ncclGetUniqueId(NULL), "uniqueId is NULL");
   REFUSED(ncclCommInitRank(NULL, 1, id[0], 0), "comm is NULL");
   REFUSED(ncclCommInitRank(&c, 0, id[0], 0), "rank 0 of 0 ranks");
-  REFUSED(ncclCommInitRank(&c, 65536, id[0], 0), "rank 0 of 65536 ranks");
+  REFUSED(ncclCommInitRank(&c, 524288, id[0], 0), "rank 0 of 524288 ranks");
   REFUSED(ncclCommInitRank(&c, 1, id[0], 1), "rank 1 of 1 ranks");
   REFUSED(ncclCommInitRank(&c, 1, id[0], -1), "rank -1 of 1 ranks");
   REFUSED(ncclCommInitRankScalable(&c, 1, 0, 0, id, NULL), "0 ids for 1 ranks");

@@ -147,7 +147,7 @@ static void scene_await_redial(const scene *s) {
 /* ---- links that grow ---- */
 
 static hk_link *scene_small_link(scene *s, int rank, hk_link_kind kind) {
-  const hk_link_key key = {.peer = (uint16_t)(1 - rank), .kind = (uint8_t)kind, .channel = 3};
+  const hk_link_key key = {.peer = (1 - rank), .kind = (uint8_t)kind, .channel = 3};
   hk_link *l = calloc(1, sizeof *l);
   l->small = calloc(SLOTS, HK_LINK_SMALL);
   l->small_bytes = HK_LINK_SMALL;
@@ -268,7 +268,7 @@ static const hk_device_ops gpu_ops = {
 static hk_device gpu = {.ops = &gpu_ops};
 
 static hk_link *scene_gpu_link(scene *s, int rank, hk_link_kind kind, bool there) {
-  const hk_link_key key = {.peer = (uint16_t)(1 - rank), .kind = (uint8_t)kind, .channel = 3};
+  const hk_link_key key = {.peer = (1 - rank), .kind = (uint8_t)kind, .channel = 3};
   hk_transport_state *state = s->w->ranks[rank].state;
   char *at;
   hk_link *l = calloc(1, sizeof *l);

@@ -178,7 +178,7 @@ static inline void net_world_free(net_world *w) {
 }
 
 static inline hk_status net_try_link(net_rank *r, int peer, hk_link_kind kind, int channel, hk_link **out) {
-  hk_link_key key = {.peer = (uint16_t)peer, .kind = (uint8_t)kind, .channel = (uint8_t)channel};
+  hk_link_key key = {.peer = peer, .kind = (uint8_t)kind, .channel = (uint8_t)channel};
   hk_link *l = calloc(1, sizeof *l);
   hk_status rc = hk_transport_net.open(r->state, &key, l);
   if (rc != HK_OK) free(l);

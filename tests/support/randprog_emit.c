@@ -39,10 +39,10 @@ void rand_emit_step(rand_emit *e, int rank, int lane, const rand_step *step) {
 }
 
 static hk_operand ready_operand(hk_builder *b, const rand_operand *o) {
-  hk_operand r = {.space = (uint8_t)o->space, .block = (uint16_t)o->block};
+  hk_operand r = {.space = (uint8_t)o->space, .block = o->block};
   if (o->space != HK_LINK) return r;
   hk_build_channel(b, (unsigned)o->channel);
-  r.link = (uint16_t)hk_build_link(b, (hk_link_kind)o->kind, o->peer);
+  r.link = hk_build_link(b, (hk_link_kind)o->kind, o->peer);
   return r;
 }
 

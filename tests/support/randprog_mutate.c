@@ -34,7 +34,7 @@ static bool other_block(target *t, unsigned space) {
   hk_operand *o = pick_any(t, space);
   unsigned n = hk_space_blocks(t->p, (hk_space)space);
   if (!o || n < 2) return false;
-  o->block = (uint16_t)((o->block + 1 + roll(t, n - 1)) % n);
+  o->block = (o->block + 1 + roll(t, n - 1)) % n;
   return true;
 }
 static bool other_input(target *t) { return other_block(t, HK_IN); }
@@ -48,7 +48,7 @@ static bool other_link(target *t) {
   if (!o || o->flags) return false;
   uint32_t k = roll(t, t->p->nlinks);
   if (k == o->link || l[k].kind != l[o->link].kind || l[k].lane != l[o->link].lane) return false;
-  o->link = (uint16_t)k;
+  o->link = k;
   return true;
 }
 
@@ -57,7 +57,7 @@ static bool other_peer(target *t) {
   if (!o || t->p->nranks < 3) return false;
   hk_link_need *l = (hk_link_need *)((char *)t->p + t->p->links_at) + o->link;
   if (l->kind == HK_LINK_MCAST_SEND) return false;
-  l->peer = (uint16_t)((l->peer + 1u) % t->p->nranks);
+  l->peer = (l->peer + 1u) % (unsigned)t->p->nranks;
   return true;
 }
 
@@ -147,8 +147,7 @@ static bool scratch_to_output(target *t) {
     if (i->op != HK_OP_MOVE) continue;
     hk_operand *p = (hk_operand *)hk_instr_operands(t->p, i);
     for (unsigned n = (unsigned)i->ndst + i->nsrc; n; n--, p++)
-      if (p->space == HK_SCRATCH && p->block == which && !p->stride)
-        *p = (hk_operand){.space = HK_OUT, .block = (uint16_t)block};
+      if (p->space == HK_SCRATCH && p->block == which && !p->stride) *p = (hk_operand){.space = HK_OUT, .block = block};
   }
   return true;
 }

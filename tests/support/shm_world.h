@@ -167,7 +167,7 @@ static inline int world_run(world *w) {
 
 /* ---- what bodies need of links ---- */
 static inline void world_open(world_rank *r, int peer, hk_link_kind kind, int channel, hk_link *l) {
-  hk_link_key key = {.peer = (uint16_t)peer, .kind = (uint8_t)kind, .channel = (uint8_t)channel};
+  hk_link_key key = {.peer = peer, .kind = (uint8_t)kind, .channel = (uint8_t)channel};
   MUST(r->transport->open(r->state, &key, l) == HK_OK);
 }
 static inline void world_close(world_rank *r, hk_link *l) {

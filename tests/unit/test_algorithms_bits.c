@@ -49,7 +49,7 @@ static bool formula_read(formula_lane *l, const hk_operand *o, bool take, uint64
   const hk_link_need *n = &hk_program_links(l->p)[hk_cursor_link(&l->at, o)];
   bool multicast = n->kind == HK_LINK_MCAST_RECV;
   uint32_t *got = &formula_got[n->peer][l->rank][n->channel][multicast];
-  formula_slot *s = formula_find(formula_key(n->peer, multicast ? l->p->nranks : l->rank, n->channel, *got));
+  formula_slot *s = formula_find(formula_key(n->peer, multicast ? (unsigned)l->p->nranks : l->rank, n->channel, *got));
   if (!s->link) return false;
   *value = s->value;
   *got += take;

@@ -35,7 +35,7 @@ enum { LAYOUTS = 7 };
 static hk_layout *layout_of(int which, int n) {
   uint64_t host[64];
   int local[64];
-  uint16_t order[2 * 64];
+  int32_t order[2 * 64];
   hk_layout *l = NULL;
   for (int r = 0; r < n; r++) {
     int hosts = which == 3 ? 3 : 2;
@@ -43,8 +43,8 @@ static hk_layout *layout_of(int which, int n) {
     if (which == 5) host[r] = (uint64_t)((n - r) / 2);
     if (which == 6) host[r] = 0;
     local[r] = n - r;
-    order[r] = (uint16_t)(n - 1 - r);
-    order[n + r] = (uint16_t)r;
+    order[r] = (n - 1 - r);
+    order[n + r] = r;
   }
   if (which == 0) return NULL;
   bool channels = which == 6;

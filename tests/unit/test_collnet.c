@@ -63,7 +63,7 @@ static void connect_all(void) {
   for (int i = 0; i < n; i++) pthread_join(members[i].thread, NULL);
 }
 static hk_status open_link(int i, int kind, int peer, hk_link *l) {
-  const hk_link_key key = {.peer = (uint16_t)peer, .kind = (uint8_t)kinds[kind]};
+  const hk_link_key key = {.peer = peer, .kind = (uint8_t)kinds[kind]};
   return hk_transport_collnet.open(members[i].state, &key, l);
 }
 static int neighbour(int i, int kind) { return ranks[(i + (kind % 2 ? n - 1 : 1)) % n]; }

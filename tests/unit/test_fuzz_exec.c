@@ -199,7 +199,7 @@ static bool is_held_up(const rank *k, unsigned lane, bool draining, int by) {
       continue;
     }
     for (uint32_t h = 0; h < l->nheads; h++) {
-      const int reader = l->kind == HK_LINK_MCAST_SEND ? (int)(h + (h >= l->peer)) : l->peer;
+      const int reader = l->kind == HK_LINK_MCAST_SEND ? (int)h + ((int)h >= l->peer) : l->peer;
       if (reader == by && l->done - atomic_load(&l->heads[h].value) > (draining ? 0 : l->area_mask)) return true;
     }
   }

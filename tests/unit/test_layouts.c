@@ -36,7 +36,7 @@ TEST(describes_hosts) {
 
 TEST(refuses_wrong_orders) {
   static const uint64_t host[] = {1, 1, 1};
-  static const uint16_t twice[] = {0, 1, 1}, beyond[] = {0, 1, 3}, right[] = {2, 0, 1};
+  static const int32_t twice[] = {0, 1, 1}, beyond[] = {0, 1, 3}, right[] = {2, 0, 1};
   hk_layout *l;
   ck_assert_int_eq(hk_layout_new(&l, 3, host, NULL, NULL, 5), HK_OK);
   ck_assert_int_eq(l->nchannels, 1); /* there is one order */
@@ -59,7 +59,7 @@ static unsigned next_random(unsigned *seed) { return *seed = *seed * 1103515245u
 /* sizes[h] ranks on each host. */
 static hk_layout *make_layout(const int *sizes, int hosts, deal how) {
   uint64_t host[64];
-  uint16_t order[2 * 64];
+  int32_t order[2 * 64];
   int n = 0, left[64];
   unsigned seed = (unsigned)(hosts * 31 + sizes[0]);
   for (int h = 0; h < hosts; h++) n += left[h] = sizes[h];
@@ -75,7 +75,7 @@ static hk_layout *make_layout(const int *sizes, int hosts, deal how) {
   if (how != TURNED) return plain;
   for (int at = 0; at < n; at++) { /* hosts in turn, each host's ranks backwards; then the whole turned by one */
     int r = plain->order[at], h = plain->host[r], size = hk_layout_size(plain, h, n);
-    order[at] = (uint16_t)hk_layout_rank(plain, h, size - 1 - plain->local[r]);
+    order[at] = hk_layout_rank(plain, h, size - 1 - plain->local[r]);
   }
   for (int at = 0; at < n; at++) order[n + at] = order[(at + 1) % n];
   ck_assert_int_eq(hk_layout_new(&l, n, host, NULL, order, 2), HK_OK);
@@ -214,7 +214,7 @@ TEST(rails_only) {
 TEST_LOOP(switch_of_one_host, 2) {
   static const hk_coll colls[] = {HK_REDUCE_SCATTER, HK_ALLGATHER};
   static const char *const reasons[] = {"which adds those of all 2 ranks", "which a multicast does not reach"};
-  static const uint16_t host[] = {0, 0, 1, 1};
+  static const int32_t host[] = {0, 0, 1, 1};
   hk_program **p = prove_build(hk_algorithm_by_name("nvls"), colls[_i], 4, 0);
   const hk_verify_options o = {.slots = 2, .waves = 1, .host = host};
   hk_verify_report report;

@@ -17,7 +17,7 @@ enum { RING_ORDERS = 3 };
 static hk_layout *make_layout(shape s, int n) {
   hk_layout *l;
   uint64_t host[64];
-  uint16_t order[RING_ORDERS][64];
+  int32_t order[RING_ORDERS][64];
   if (s == ONE_HOST) return NULL;
   for (int r = 0; r < n; r++) host[r] = s == BLOCKS ? r * 2 / n : s == DEALT ? r % 3 : r != 1 && r != 2;
   ck_assert_int_eq(hk_layout_new(&l, n, host, NULL, NULL, 1), HK_OK);
@@ -25,7 +25,7 @@ static hk_layout *make_layout(shape s, int n) {
   for (int c = 0; c < RING_ORDERS; c++)
     for (int i = 0; i < n; i++) order[c][i] = l->ranks[c == 1 ? n - 1 - i : (i + c * l->first[1]) % n];
   hk_layout_free(l);
-  uint16_t packed[RING_ORDERS * 64];
+  int32_t packed[RING_ORDERS * 64];
   for (int c = 0; c < RING_ORDERS; c++) memcpy(packed + c * n, order[c], (size_t)n * sizeof *packed);
   ck_assert_int_eq(hk_layout_new(&l, n, host, NULL, packed, RING_ORDERS), HK_OK);
   return l;

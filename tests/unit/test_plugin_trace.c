@@ -410,8 +410,8 @@ static void open_sides(const char *name, int v) {
                         .proxied = 1,
                         .priv = &s->end,
                         .gpu = on_gpu ? &gpu : NULL};
-    s->end = (hk_net_end){.link = &s->link,
-                          .key = {.peer = (uint16_t)(1 - i), .kind = i ? HK_LINK_RECV : HK_LINK_SEND, .channel = 3}};
+    s->end =
+        (hk_net_end){.link = &s->link, .key = {.peer = (1 - i), .kind = i ? HK_LINK_RECV : HK_LINK_SEND, .channel = 3}};
     ck_assert_int_eq(hk_net_plugins.open(x, &s->end), HK_OK);
   }
 }

@@ -287,7 +287,7 @@ TEST(text_errors) {
       {"AllMother test, rank 0 of 2", "expected a collective's name"},
       {"AllGather a\"b, rank 0 of 2", "expected \", rank \""},
       {"AllGather far-too-long-for-the-field-it-is-kept-in, rank 0 of 2", "an algorithm's name"},
-      {"AllGather test, rank 99999 of 2", "a number up to 65535"},
+      {"AllGather test, rank 999999 of 2", "a number up to 524287"},
       {HEAD "lane 1\n", "line 2: the next lane is 0"},
       {HEAD "lane 0\n", "line 3: expected \"  links:\""},
       {HEAD "lane 0\n  links: 1=send(1)\n", "the next link is 0"},

@@ -145,7 +145,7 @@ static const struct {
     {"\"collective\":\"AllReduce\"", "\"collective\":\"AllSum\"", "file: programs[0]: \"AllSum\" is no collective"},
     {"\"algorithm\":\"ring\"", "\"algorithm\":\"a ring\"", "programs[0]: \"algorithm\" is not 1 to 23 letters"},
     {"\"rank\":1", "\"rank\":0", "file: programs[0]: the program of rank 1 of 3 is missing"},
-    {"\"rank\":1", "\"rank\":65536", "programs[1].rank: 65536 is not from 0 to 65535"},
+    {"\"rank\":1", "\"rank\":524288", "programs[1].rank: 524288 is not from 0 to 524287"},
     {"\"ranks\":3", "\"ranks\":0", "programs[0]: a collective of 0 ranks"},
     {"\"split\":true", "\"split\":false", "\"split\" is false, and messages of AllReduce are split"},
     {"\"scratch\":0", "\"scratch\":\"0\"", "programs[0].blocks.scratch: this is not a whole number"},

@@ -88,7 +88,7 @@ static void unmake(void) {
 
 static hk_link *open_link(hk_link_kind kind, int peer, int channel) {
   hk_link *l = calloc(1, sizeof *l);
-  const hk_link_key key = {.peer = (uint16_t)peer, .kind = (uint8_t)kind, .channel = (uint8_t)channel};
+  const hk_link_key key = {.peer = peer, .kind = (uint8_t)kind, .channel = (uint8_t)channel};
   ck_assert_int_eq(hk_transport_relay.open(relay, &key, l), HK_OK);
   ck_assert(l->peer == peer && l->kind == kind);
   return l;

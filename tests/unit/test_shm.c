@@ -66,8 +66,8 @@ static bool answers(const world_rank *r) { return ((const hk_shm_state *)r->stat
 /* Links that there are not. */
 static void refuses_links(world_rank *r, int peer) {
   hk_link l;
-  const hk_link_key other = {.peer = (uint16_t)peer, .kind = HK_LINK_SEND, .channel = HK_CHANNEL_COUNT};
-  const hk_link_key self = {.peer = (uint16_t)r->env.rank, .kind = HK_LINK_RECV};
+  const hk_link_key other = {.peer = peer, .kind = HK_LINK_SEND, .channel = HK_CHANNEL_COUNT};
+  const hk_link_key self = {.peer = r->env.rank, .kind = HK_LINK_RECV};
   MUST(r->transport->open(r->state, &other, &l) == HK_ERR_INTERNAL);
   MUST(r->transport->open(r->state, &self, &l) == HK_ERR_INTERNAL);
   world_open(r, peer, HK_LINK_SEND, HK_CHANNEL_COUNT - 1, &l);
@@ -112,7 +112,7 @@ TEST_LOOP(sharing, sizeof shapes / sizeof shapes[0]) {
 /* ---- several processes that cannot share ---- */
 
 static void apart(world_rank *r) {
-  const hk_link_key key = {.peer = (uint16_t)((r->env.rank + 1) % r->env.nranks), .kind = HK_LINK_SEND};
+  const hk_link_key key = {.peer = ((r->env.rank + 1) % r->env.nranks), .kind = HK_LINK_SEND};
   hk_link l;
   MUST(!answers(r));
   MUST(r->transport->open(r->state, &key, &l) == HK_ERR_INTERNAL);

@@ -35,10 +35,10 @@ static int by_begin(const void *a, const void *b) {
 }
 
 static hk_link end_of(const hk_shm_arena *a, hk_link_kind kind, uint32_t channel, uint32_t self, uint32_t peer) {
-  hk_link_key key = {.peer = (uint16_t)(100 + peer), .kind = (uint8_t)kind, .channel = (uint8_t)channel};
+  hk_link_key key = {.peer = (int)(100 + peer), .kind = (uint8_t)kind, .channel = (uint8_t)channel};
   hk_link l = {.small = (char *)&key, .small_bytes = 5}; /* of another end, once */
   hk_shm_arena_link(a, &key, self, peer, &l);
-  ck_assert(l.peer == 100 + peer && l.kind == kind && l.slot_bytes == a->shape.slot_bytes);
+  ck_assert(l.peer == (int)(100 + peer) && l.kind == kind && l.slot_bytes == a->shape.slot_bytes);
   ck_assert(!l.done && l.area_mask == a->shape.nslots - 1);
   ck_assert_uint_eq(l.limit, hk_link_sends(kind) ? l.mask + 1 : 0);
   return l;

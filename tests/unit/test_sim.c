@@ -8,7 +8,11 @@
 #include <string.h>
 #include <time.h>
 #include "../../src/collectives/algorithm.h"
+#include "../../src/decide/outlines.h"
 #include "../../src/decide/protocol.h"
+#include "../../src/decide/select.h"
+#include "../../src/program/layout.h"
+#include "../../src/program/summary.h"
 #include "../../src/sim/flow.h"
 #include "../../src/sim/sim.h"
 #include "../../src/topo/synth.h"
@@ -358,6 +362,54 @@ TEST_LOOP(thousands, HK_ARRAY_LENGTH(large)) {
   ck_assert_double_gt(r.busbw, large[_i].least);
   ck_assert_double_lt(r.busbw, large[_i].most);
   hk_sim_result_clear(&r);
+}
+
+/* 131072 GPUs: programs are built, summarised and priced; those that are too large are left out. */
+TEST(hundred_thousand) {
+  static const struct {
+    const char *algorithm;
+    hk_coll coll;
+    int period, rounds, far;
+  } rows[] = {{"ring", HK_ALLREDUCE, 8, 262142, 32768}, {"ring", HK_ALLGATHER, 8, 131071, 16384},
+              {"tree", HK_ALLREDUCE, 131072, 34, 32},   {"ring", HK_REDUCE_SCATTER, 8, 131071, 16384},
+              {"rail", HK_ALLGATHER, 8, 16384, 16383},  {"rail", HK_REDUCE_SCATTER, 8, 16384, 16383}};
+  static const struct {
+    const char *algorithm;
+    hk_coll coll;
+  } chosen[] = {{"rail", HK_ALLGATHER}, {"tree", HK_ALLREDUCE}};
+  hk_cluster *c;
+  hk_placement *placements;
+  hk_layout *l;
+  hk_machine m;
+  int n;
+  ck_assert_int_eq(hk_cluster_from_string(&c, "nodes=16384 of dgx-h100 fabric=rail,fattree"), HK_OK);
+  ck_assert_int_eq(hk_cluster_placements(c, 0, &placements, &n), HK_OK);
+  ck_assert_int_eq(n, 131072);
+  ck_assert_int_eq(hk_machine_of(&m, c, placements, n, NULL, NULL), HK_OK);
+  ck_assert_int_eq(hk_layout_of(&l, c, placements, n, NULL), HK_OK);
+  ck_assert_int_eq(hk_outlines_of(&m.outlines, c, placements, &m, l, NULL), HK_OK);
+  for (size_t k = 0; k < HK_ARRAY_LENGTH(rows); k++) {
+    const hk_build what = {.coll = rows[k].coll, .nranks = n, .layout = l};
+    hk_summary s;
+    bool barred;
+    ck_assert_msg(hk_algorithm_summarize(&s, hk_algorithm_by_name(rows[k].algorithm), &what, m.nslots, SIZE_MAX,
+                                         &barred) == HK_OK,
+                  "%s", hk_last_error());
+    ck_assert_msg(s.period == rows[k].period && s.first.rounds == rows[k].rounds && s.first.far == rows[k].far,
+                  "%s of %s: %d rounds, %d between hosts, period %d", hk_coll_name(rows[k].coll), rows[k].algorithm,
+                  s.first.rounds, s.first.far, s.period);
+    hk_summary_clear(&s);
+  }
+  for (size_t k = 0; k < HK_ARRAY_LENGTH(chosen); k++) {
+    hk_decision d;
+    ck_assert_int_eq(hk_select(&m, NULL, chosen[k].coll, GIB, &d), HK_OK);
+    ck_assert_msg(!strcmp(d.algorithm->name, chosen[k].algorithm) && d.us > 0, "%s by %s", hk_coll_name(chosen[k].coll),
+                  d.algorithm->name);
+  }
+  hk_outlines_free(m.outlines);
+  hk_layout_free(l);
+  free(placements);
+  hk_cluster_free(c);
 }
 
 int main(void) { return suite_main("sim", .timeout = 120); }

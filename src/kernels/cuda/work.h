@@ -168,12 +168,12 @@ typedef struct hk_gpu_small {
   hk_gpu_reducer reducer;
   uint32_t bytes; /* of the channel: 1 to HK_GPU_LL_MAX */
   uint32_t signature;
-  uint32_t nslots;                   /* equal at all ends */
-  uint32_t ends;                     /* a bit for each place of `end` that is used */
+  uint32_t nslots; /* equal at all ends */
+  uint32_t ends;   /* a bit for each place of `end` that is used */
+  uint32_t peer[HK_GPU_SMALL_SOURCES];
+  uint16_t link[HK_GPU_SMALL_SENDS]; /* indices into `links` */
   uint8_t sources;                   /* number of sources, including the input */
   uint8_t first;                     /* 1: it is the work's first block */
-  uint16_t link[HK_GPU_SMALL_SENDS]; /* indices into `links` */
-  uint16_t peer[HK_GPU_SMALL_SOURCES];
   uint16_t reserved[3];
 } hk_gpu_small;
 enum { HK_GPU_SMALL_BATCH = 4096 / sizeof(hk_gpu_small) };

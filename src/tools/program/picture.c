@@ -95,9 +95,9 @@ static void picture_ends_of(picture *p, const hk_sim_span *span, const hk_progra
     if (hk_link_in_group((hk_link_kind)l->kind)) continue;
     const bool sends = hk_link_sends((hk_link_kind)l->kind);
     const bool multicast = l->kind == HK_LINK_MCAST_SEND || l->kind == HK_LINK_MCAST_RECV;
-    const unsigned from = sends ? span->rank : l->peer, to = multicast ? UINT16_MAX : sends ? l->peer : span->rank;
+    const unsigned from = sends ? span->rank : l->peer, to = multicast ? HK_RANKS_MOST : sends ? l->peer : span->rank;
     picture_ends *ends = sends ? &p->sent : &p->received;
-    ends->at[ends->n++] = (picture_end){.link = (uint64_t)from << 48 | (uint64_t)to << 32 | channel << 8 | l->channel,
+    ends->at[ends->n++] = (picture_end){.link = (uint64_t)from << 44 | (uint64_t)to << 24 | channel << 8 | l->channel,
                                         .reader = sends ? 0 : span->rank,
                                         .order = order,
                                         .x = picture_x(p, sends ? span->end_us : span->begin_us),

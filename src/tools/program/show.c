@@ -115,7 +115,7 @@ static int show_run(void *into, int nargs, char **args) {
 
 static const hk_tool_option rows[] = {
     HK_ROW_FLAG(program, "program", "write the programs, as text", .letter = 'p'),
-    HK_ROW_INT(rank, "rank", "RANK", "with --program: only this rank's", .def = "-1", .low = -1, .high = UINT16_MAX),
+    HK_ROW_INT(rank, "rank", "RANK", "with --program: only this rank's", .def = "-1", .low = -1, .high = HK_RANKS_MOST),
     {0}};
 
 const hk_tool hk_program_show = {

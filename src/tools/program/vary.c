@@ -47,10 +47,10 @@ static void vary_move(const vary_lane *x, const hk_instr *i, unsigned j) {
     for (unsigned k = 0; k < n; k++) {
       hk_operand *to = &x->operands[k];
       *to = o[k];
-      to->block = (uint16_t)vary_block(x, &o[k], j, piece);
-      to->stride = x->unroll ? 0 : (int16_t)(o[k].stride * (int)vary_width(x->v));
-      if (x->unroll) to->flags &= (uint8_t)~HK_OPERAND_STEP;
-      if (o[k].space == HK_LINK) to->link = (uint16_t)x->links[x->unroll ? hk_operand_link(&o[k], j) : o[k].link];
+      to->block = vary_block(x, &o[k], j, piece);
+      to->stride = x->unroll ? 0 : o[k].stride * (int)vary_width(x->v);
+      if (x->unroll) to->flags &= ~(unsigned)HK_OPERAND_STEP;
+      if (o[k].space == HK_LINK) to->link = x->links[x->unroll ? hk_operand_link(&o[k], j) : o[k].link];
     }
     hk_build_move(x->b, i->flags, x->operands, i->ndst, x->operands + i->ndst, i->nsrc);
   }

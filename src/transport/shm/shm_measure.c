@@ -134,7 +134,7 @@ hk_status hk_shm_cma_measure(hk_shm_state *s, int peer, bool able, uint32_t *fro
   const hk_shm_process *p = s->process;
   const hk_transport_env *env = s->base.env;
   contest c = {.env = env, .pid = env->peers[peer].pid};
-  hk_link_key key = {.peer = (uint16_t)peer, .kind = HK_LINK_SEND, .channel = HK_CHANNEL_P2P};
+  hk_link_key key = {.peer = peer, .kind = HK_LINK_SEND, .channel = HK_CHANNEL_P2P};
   uint32_t self = (uint32_t)p->index[env->rank], other = (uint32_t)p->index[peer];
   hk_shm_arena_link(&p->arena, &key, self, other, &c.out);
   key.kind = HK_LINK_RECV;
