@@ -32,6 +32,8 @@ run() { # command...
 }
 says() { grep -qE -- "$1" "$tmp/out" || complain "'$1' is not in: $(cat "$tmp/out")"; }
 run "$env/pip" install -q --no-index --disable-pip-version-check "$OLDPWD"/build/wheel/hocket-*.whl
+run python -c 'import importlib.metadata as m; print({f.parts[0] for f in m.files("hocket") if not f.parts[0].endswith("info") and f.parts[0] != ".."})'
+says "^.'hocket'.$"
 run python -m hocket.bench -e 4K -f 512
 says '^ *4096  *[0-9]'
 run hocket topo
