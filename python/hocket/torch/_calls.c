@@ -212,11 +212,10 @@ static PyObject *calls_prepare(PyObject *self, PyObject *args) {
   const char *functions;
   Py_ssize_t bytes;
   unsigned long long comm;
-  PyObject *table;
-  if (!PyArg_ParseTuple(args, "Kly#OOOO", &comm, &e->ranks, &functions, &bytes, &table, &e->acquire, &e->release,
-                        &e->tools))
+  PyObject *table, *acquire, *release, *tools;
+  if (!PyArg_ParseTuple(args, "Kly#OOOO", &comm, &e->ranks, &functions, &bytes, &table, &acquire, &release, &tools))
     return NULL;
-  Py_INCREF(e->acquire), Py_INCREF(e->release), Py_INCREF(e->tools);
+  e->acquire = Py_NewRef(acquire), e->release = Py_NewRef(release), e->tools = Py_NewRef(tools);
   if (!PyArg_ParseTuple(e->tools, "OOOOOUUUUUy#", &e->tensor, &e->parameter, &e->is_neg, &e->no_limit, &e->profiler,
                         &e->profiling, &e->async_op, &e->limit_name, &e->op_name, &e->root_name, &e->operators,
                         &e->operator_count))
