@@ -75,7 +75,7 @@ TEST(rules_wrong) {
                {"*,2M,1M,2,3,ring,LL,1", "less than the rule's first size"},
                {"*,0,99999999999G,2,3,ring,LL,1", "field 3"},
                {"*,0,1,0,3,ring,LL,1", "field 4 (ranks)"},
-               {"*,0,1,2,70000,ring,LL,1", "field 5 (hosts)"},
+               {"*,0,1,2,524288,ring,LL,1", "field 5 (hosts)"},
                {"*,0,1,2,3,ring,LL,many", "field 8 (channels)"},
                {"broadcast,0,1,2,3,ring,LL,1", "no program for that collective"}};
   for (unsigned i = 0; i < HK_ARRAY_LENGTH(cases); i++) {
