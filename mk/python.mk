@@ -22,7 +22,7 @@ $(PYTHON)/hocket/bin/hocket-perf: $(PERF_OBJ) $(PYTHON_SO) $(LIBA)
 	$(call say,LINK,$@)$(CC) -o $@ $(filter %.o,$^) $(LDFLAGS) -L$(PYTHON)/hocket/lib -lhocket -Wl,--strip-debug \
 	  -Wl,-rpath,'$$ORIGIN/../lib' $(HK_LDFLAGS) -lm $(LIBA)
 
-# For every Python from 3.10 on, whatever the headers' version. Without headers Python does what it does.
+# For every Python from 3.10 on, whatever the headers' version. Without them the Python code makes all calls.
 $(PYTHON_C): python/hocket/torch/_calls.c $(wildcard include/*.h)
 	@mkdir -p $(@D)
 	@headers=$$(python3 -c 'import sysconfig; print(sysconfig.get_path("include"))'); \

@@ -181,6 +181,7 @@ const char *hk_hier_cannot(const hk_team *team, bool in_switch) {
   if (team->nhosts < 2) return "needs several hosts";
   if (team->ranks_per_host < 2) return "needs hosts of several ranks";
   if (in_switch && team->least_per_host < team->ranks_per_host) return "needs hosts of equally many ranks";
+  HK_ASSERT(HIER_SWITCHED == 262143, "the text below");
   if (in_switch && team->nranks > HIER_SWITCHED) return "needs 262143 ranks at most";
   return team->ranks_per_host <= HK_HOST_FAN ? NULL : "needs 255 ranks a host at most";
 }

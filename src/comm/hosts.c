@@ -118,9 +118,10 @@ hk_status hk_hosts_agree(ncclComm_t c, const hk_host_rows *rows, bool child, int
   hk_host_facts f = hosts_count_hosts(c, rows, &c->wait);
   *nhosts = f.nhosts;
   if (f.nhosts > 1 || rings) HK_TRY(hosts_make_layout(c, rings), out);
-  HK_TRY(hk_outlines_new(&outlines, c->nranks, c->selection->layout, (uint32_t)c->settings->SLOTS), out);
-  c->backend->machine(c, &f, rings, hk_selection_constants(c), &c->selection->machine);
-  c->selection->machine.outlines = outlines;
+  hk_machine *m = &c->selection->machine;
+  c->backend->machine(c, &f, rings, hk_selection_constants(c), m);
+  HK_TRY(hk_outlines_new(&outlines, c->nranks, c->selection->layout, hk_machine_held_slots(m)), out);
+  m->outlines = outlines;
   if (c->backend->wire) HK_TRY(c->backend->wire(c, outlines), out);
   if (c->selection->tuner) HK_TRY(hosts_begin_tuner(c), out); /* all ranks have it, or none */
 out:

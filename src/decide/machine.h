@@ -68,6 +68,9 @@ typedef struct hk_machine {
  * (program/quantised.h). */
 void hk_machine_quantise(hk_machine *m, size_t unit);
 
+/* The slots of links if prices count waits for a free one, as those of GPUs do; else 0. */
+static inline uint32_t hk_machine_held_slots(const hk_machine *m) { return m->team.overlap ? m->nslots : 0; }
+
 /* The machine as seen by a decision with this protocol and number of channels. */
 hk_machine hk_machine_as(const hk_machine *m, hk_protocol protocol, int channels);
 

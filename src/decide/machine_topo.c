@@ -277,7 +277,7 @@ hk_status hk_outlines_of(hk_outlines **out, const hk_cluster *c, const hk_placem
     n++;
   }
   const hk_topo *t = hk_cluster_host(c, placements[hk_layout_rank(layout, 0, 0)].host);
-  HK_TRY(hk_outlines_new(out, nranks, layout, m->nslots), out);
+  HK_TRY(hk_outlines_new(out, nranks, layout, hk_machine_held_slots(m)), out);
   if (t->nodes[nodes[0]].kind == HK_NODE_GPU) HK_TRY(hk_outlines_wire(*out, t, nodes, n, rules), out);
 out:
   free(nodes);
@@ -377,6 +377,8 @@ out:
   free(seen);
   return rc;
 }
+
+HK_ASSERT(HK_JOIN_RANKS == HK_RANKS_MOST, "programs can be for all ranks that are joined");
 
 /* For equal hosts with all placements used: repeats the first host's order of ranks on each host. */
 static hk_status machine_topo_repeat_orders(const hk_layout *plain, const hk_channels *rings, int32_t **out) {

@@ -55,7 +55,7 @@ typedef struct hk_outline {
 
 typedef struct hk_outlines hk_outlines;
 
-/* `layout` (may be NULL: one host) must outlive it. `slots`: of a link. */
+/* `layout` (may be NULL: one host) must outlive it. `slots`: hk_machine_held_slots. */
 hk_status hk_outlines_new(hk_outlines **out, int nranks, const struct hk_layout *layout, uint32_t slots);
 /* GPUs: the links of a topology, which must outlive it. Without them the load of links is not known. `nodes` [n]: of
  * the first host's ranks by their number on the host; `rules` may be NULL. */

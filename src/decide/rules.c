@@ -86,6 +86,12 @@ static hk_status rules_parse_names(const place *p, char *f[FIELDS], hk_rule *r) 
   return HK_OK;
 }
 
+static hk_status rules_parse_count(const place *p, int field, const char *text, int *out) {
+  HK_ASSERT(HK_RANKS_MOST == 524287, "the text below");
+  if (rules_any(text) || rules_parse_number(text, out)) return HK_OK;
+  return rules_wrong(p, field, text, "1 to 524287 or *");
+}
+
 static hk_status rules_parse_line(const place *p, char *text, hk_rule *r) {
   char *f[FIELDS + 1];
   int n = rules_cut(text, f);
@@ -102,10 +108,9 @@ static hk_status rules_parse_line(const place *p, char *text, hk_rule *r) {
   if (!rules_any(f[2]) && !rules_parse_size(f[2], &r->to))
     return rules_wrong(p, 2, f[2], "a size, as 0, 64K or 1M, or *");
   if (r->to < r->from) return rules_wrong(p, 2, f[2], "it is less than the rule's first size");
-  if (!rules_any(f[3]) && !rules_parse_number(f[3], &r->nranks)) return rules_wrong(p, 3, f[3], "1 to 524287 or *");
-  if (!rules_any(f[4]) && !rules_parse_number(f[4], &r->nhosts)) return rules_wrong(p, 4, f[4], "1 to 524287 or *");
-  if (!rules_any(f[7]) && !rules_parse_number(f[7], &r->channels)) return rules_wrong(p, 7, f[7], "1 to 524287 or *");
-  return HK_OK;
+  HK_OR_RETURN(rules_parse_count(p, 3, f[3], &r->nranks));
+  HK_OR_RETURN(rules_parse_count(p, 4, f[4], &r->nhosts));
+  return rules_parse_count(p, 7, f[7], &r->channels);
 }
 
 static hk_status rules_add(hk_rules *r, const place *p, const hk_rule *rule) {

@@ -272,8 +272,6 @@ static void summary_volume(hk_summary *out, hk_summary_run *x) {
     if (p->scratch_blocks > out->scratch) out->scratch = p->scratch_blocks;
   }
   out->quantises = rounded * (x->nranks / x->period) == x->programs[0]->blocks;
-  out->first = summary_chain(0, x->wave_ends[0]);
-  out->again = summary_chain(x->wave_ends[HK_SUMMARY_WAVES - 2], x->wave_ends[HK_SUMMARY_WAVES - 1]);
   out->tail = x->tail;
 }
 
@@ -345,6 +343,19 @@ static hk_status summary_find_maps(hk_summary *out, uint32_t *room, hk_summary_r
   return HK_OK;
 }
 
+/* Lets the programs run. */
+static hk_status summary_walk(hk_summary_run *x) {
+  HK_OR_RETURN(summary_number(x));
+  HK_OR_RETURN(summary_prepare(x));
+  HK_OR_RETURN(hk_summary_tie(x));
+  return hk_summary_go(x);
+}
+
+static void summary_path(const hk_summary_run *x, hk_chain *first, hk_chain *again) {
+  *first = summary_chain(0, x->wave_ends[0]);
+  *again = summary_chain(x->wave_ends[HK_SUMMARY_WAVES - 2], x->wave_ends[HK_SUMMARY_WAVES - 1]);
+}
+
 /* The path if senders wait for slots. */
 static hk_status summary_held(hk_summary *out, const hk_summary_run *of) {
   hk_summary_run x = {.programs = of->programs,
@@ -353,17 +364,11 @@ static hk_status summary_held(hk_summary *out, const hk_summary_run *of) {
                       .period = of->period,
                       .slots = of->slots,
                       .bounded = true};
-  hk_status rc = HK_OK;
   out->held = out->first;
   out->held_again = out->again;
   if (!of->ahead) return HK_OK;
-  HK_TRY(summary_number(&x), out);
-  HK_TRY(summary_prepare(&x), out);
-  HK_TRY(hk_summary_tie(&x), out);
-  HK_TRY(hk_summary_go(&x), out);
-  out->held = summary_chain(0, x.wave_ends[0]);
-  out->held_again = summary_chain(x.wave_ends[HK_SUMMARY_WAVES - 2], x.wave_ends[HK_SUMMARY_WAVES - 1]);
-out:
+  const hk_status rc = summary_walk(&x);
+  if (rc == HK_OK) summary_path(&x, &out->held, &out->held_again);
   hk_summary_run_free(&x);
   return rc;
 }
@@ -374,10 +379,8 @@ hk_status hk_summarize(hk_summary *out, const hk_program *const *programs, int n
   uint32_t room = 0;
   hk_status rc;
   *out = (hk_summary){.nranks = nranks, .period = period, .blocks = programs[0]->blocks};
-  HK_TRY(summary_number(&x), out);
-  HK_TRY(summary_prepare(&x), out);
-  HK_TRY(hk_summary_tie(&x), out);
-  HK_TRY(hk_summary_go(&x), out);
+  HK_TRY(summary_walk(&x), out);
+  summary_path(&x, &out->first, &out->again);
   summary_volume(out, &x);
   HK_TRY(summary_held(out, &x), out);
   HK_TRY(summary_leaving(out, &x), out);

@@ -223,7 +223,7 @@ hk_status hk_tune_measure(hk_tune_table *out, const hk_tune_setup *setup) {
   out->machine = s->machine; /* its outlines were in the memory of another process */
   out->machine.outlines = NULL;
   HK_TRY(hk_layout_even(&out->layout, s->machine.team.nranks, s->machine.team.nhosts), out);
-  rc = hk_outlines_new(&out->machine.outlines, s->machine.team.nranks, out->layout, s->machine.nslots);
+  rc = hk_outlines_new(&out->machine.outlines, s->machine.team.nranks, out->layout, hk_machine_held_slots(&s->machine));
 out:
   munmap(s, sizeof *s);
   return rc;

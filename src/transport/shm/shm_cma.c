@@ -137,6 +137,7 @@ static uint32_t shm_cma_all_from(const hk_shm_process *p, uint32_t first, uint32
 uint32_t hk_shm_cma_from(const hk_shm_state *s, const hk_link *link) {
   const hk_shm_process *p = s->process;
   const uint32_t reader = (uint32_t)p->index[link->peer];
+  /* with one reader, the group is this rank and the reader */
   if (link->kind == HK_LINK_MCAST_SEND && link->nheads == 1) return shm_cma_all_from(p, 0, p->ngroup);
   return link->kind == HK_LINK_SEND ? shm_cma_all_from(p, reader, reader + 1) : 0;
 }

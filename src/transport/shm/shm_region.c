@@ -313,8 +313,8 @@ bool hk_shm_export_target(hk_transport_state *state, hk_link *link, const void *
 hk_status hk_shm_map_target(hk_transport_state *state, hk_link *link, unsigned reader, const hk_ref *ref, size_t bytes,
                             char **at) {
   hk_shm_memo *memo = link->priv;
-  const int peer = (int)reader +
-                   ((int)reader >= link->peer); /* heads are in the order of the ranks, without this one */
+  /* heads are in the order of the ranks, without this one */
+  const int peer = (int)reader + ((int)reader >= link->peer);
   if (!memo->borrowed && !(memo->borrowed = calloc(link->nheads, sizeof *memo->borrowed)))
     return HK_FAIL_ERRNO("no memory for the places of %u ranks", link->nheads);
   hk_shm_import *it = &memo->borrowed[reader];
