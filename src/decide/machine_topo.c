@@ -378,7 +378,7 @@ out:
   return rc;
 }
 
-HK_ASSERT(HK_JOIN_RANKS == HK_RANKS_MOST, "programs can be for all ranks that are joined");
+HK_ASSERT((int)HK_JOIN_RANKS == (int)HK_RANKS_MOST, "programs can be for all ranks that are joined");
 
 /* For equal hosts with all placements used: repeats the first host's order of ranks on each host. */
 static hk_status machine_topo_repeat_orders(const hk_layout *plain, const hk_channels *rings, int32_t **out) {
