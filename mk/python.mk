@@ -23,11 +23,13 @@ $(PYTHON)/hocket/bin/hocket-perf: $(PERF_OBJ) $(PYTHON_SO) $(LIBA)
 	  -Wl,-rpath,'$$ORIGIN/../lib' $(HK_LDFLAGS) -lm $(LIBA)
 
 # For every Python from 3.10 on, whatever the headers' version. Without them the Python code makes all calls.
+# Debian keeps pyconfig.h in a folder for each machine. Another machine's wheel takes the one of this machine, because the limited API
+# reads nothing from it that differs between machines of 64 bits.
 $(PYTHON_C): python/hocket/torch/_calls.c $(wildcard include/*.h)
-	@mkdir -p $(@D)
-	@headers=$$(python3 -c 'import sysconfig; print(sysconfig.get_path("include"))'); \
-	if echo '#include <Python.h>' | $(CC) -I"$$headers" -E -x c - >/dev/null 2>&1; then \
-	  $(if $(V),set -x;,printf '  %-6s %s\n' CC $@;) $(CC) -o $@ $< $(HK_CFLAGS) -MF /dev/null $(CFLAGS) -I"$$headers" -shared -Wl,--strip-debug $(LDFLAGS); \
+	@mkdir -p $(@D) $(BUILD)/pyconfig && ln -sfn "/usr/include/$$(cc -print-multiarch)" "$(BUILD)/pyconfig/$$($(CC) -print-multiarch)"
+	@headers="-I$$(python3 -c 'import sysconfig; print(sysconfig.get_path("include"))') -I$(BUILD)/pyconfig"; \
+	if echo '#include <Python.h>' | $(CC) $$headers -E -x c - >/dev/null 2>&1; then \
+	  $(if $(V),set -x;,printf '  %-6s %s\n' CC $@;) $(CC) -o $@ $< $(HK_CFLAGS) -MF /dev/null $(CFLAGS) $$headers -shared $(LDFLAGS_libhocket) $(LDFLAGS); \
 	else echo "  NOTE   without Python.h (Debian: python3-dev) a small call of torch.distributed takes some microseconds more"; fi
 
 $(PYTHON)/hocket/bin/hocket: $(BUILD)/bin/hocket

@@ -10,6 +10,7 @@ tools=$here/build/wheel/tools
 [ -x "$tools/bin/hatchling" ] || make wheel WHEEL_NVCC= >"$tmp/out" 2>&1 || { tail -n 3 "$tmp/out"; echo "SKIP: no wheels can be made"; exit 77; }
 clone() { git clone -q . "$1" && mkdir -p "$1/build/wheel" && ln -s "$tools" "$1/build/wheel/tools"; }
 clone "$tmp/one" && clone "$tmp/another/folder" || exit 1
+names() { python3 -m zipfile -l "$(compgen -G "$tmp/one/build/wheel/hocket-*$1.whl")" | awk '{ print $1 }'; }
 
 for arch in ${ARCHS:-x86_64 aarch64}; do
   cross=
@@ -24,6 +25,7 @@ for arch in ${ARCHS:-x86_64 aarch64}; do
     cmp "$wheel" "$tmp/another/folder/build/wheel/$(basename "$wheel")" || complain "$(basename "$wheel") is another one in another folder"
   done
   [ $count = 2 ] || complain "$arch: $count wheels"
+  [ -z "$cross" ] || diff <(names "$(uname -m)") <(names "$arch") || complain "the wheels of $(uname -m) and $arch have other files"
 done
 
 # A qemu of this machine's Debian, with the C library of the cross compiler.
