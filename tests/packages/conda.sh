@@ -1,13 +1,14 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 # conda.sh: conda's package by the recipe of `make dist` and rattler-build (from the package index), with this machine's compiler in the place
-# of conda-forge's, because no channel of conda packages is reached here; then the package's own tests, in a folder with its files.
+# of conda-forge's, because no channel of conda packages is reached here; rattler installs it in an environment, the package's own tests run there,
+# and rattler removes it.
 set -u
 . tests/support/suite.sh
 tools=$PWD/build/conda/tools
 [ -x "$tools/bin/python" ] || python3 -m venv "$tools" || exit 1
-"$tools/bin/python" -c 'import rattler_build' 2>/dev/null || "$tools/bin/pip" install -q py-rattler-build 2>/dev/null ||
-  { echo "SKIP: py-rattler-build cannot be had from the package index"; exit 77; }
+"$tools/bin/python" -c 'import rattler, rattler_build' 2>/dev/null || "$tools/bin/pip" install -q py-rattler py-rattler-build 2>/dev/null ||
+  { echo "SKIP: py-rattler and py-rattler-build cannot be had from the package index"; exit 77; }
 scripts/dist.sh "$tmp/dist" >/dev/null
 cat >"$tmp/build.py" <<'END'
 import sys
@@ -25,19 +26,27 @@ END
 "$tools/bin/python" "$tmp/build.py" "$tmp/dist/conda/recipe.yaml" "$tmp/channel" >"$tmp/said" 2>&1 || { tail -n 20 "$tmp/said"; exit 1; }
 package=$(find "$tmp/channel" -name 'hocket-*.conda' -o -name 'hocket-*.tar.bz2' | head -n 1)
 [ -n "$package" ] || { tail -n 20 "$tmp/said"; echo "no package"; exit 1; }
-mkdir "$tmp/prefix" && "$tools/bin/python" - "$package" "$tmp/prefix" <<'END' || exit 1
-import subprocess, sys, tarfile, zipfile, io
-path, to = sys.argv[1:]
-if path.endswith(".conda"):
-    with zipfile.ZipFile(path) as archive:
-        name = next(n for n in archive.namelist() if n.startswith("pkg-"))
-        data = subprocess.run(["zstd", "-dc"], input=archive.read(name), capture_output=True, check=True).stdout
-    tarfile.open(fileobj=io.BytesIO(data)).extractall(to)
-else:
-    tarfile.open(path).extractall(to)
+# env.py CHANNEL PREFIX [SPEC...]: the environment has these packages and what they need, from the channel; without one it is emptied.
+cat >"$tmp/env.py" <<'END'
+import asyncio, pathlib, sys
+import rattler
+
+async def main(channel, prefix, *specs):
+    records = await rattler.solve([pathlib.Path(channel).as_uri()], specs, platforms=["linux-64", "noarch"],
+                                  virtual_packages=rattler.VirtualPackage.detect()) if specs else []
+    await rattler.install(records, prefix, cache_dir=channel + ".cache", show_progress=False)
+
+asyncio.run(main(*sys.argv[1:]))
 END
+environment() {
+  "$tools/bin/python" "$tmp/env.py" "$tmp/channel" "$tmp/prefix" "$@" >"$tmp/said" 2>&1 || { tail -n 20 "$tmp/said"; exit 1; }
+}
+environment hocket
 PREFIX=$tmp/prefix
 export PREFIX
 while read -r line; do gives 0 env PATH="$PREFIX/bin:$PATH" bash -c "$line"; done < <(sed -n '/^tests:/,/^about:/s/^      - //p' packaging/conda/recipe.yaml)
+environment
+left=$(cd "$PREFIX" && find . ! -type d | grep -vx -e './conda-meta/history' -e './CACHEDIR.TAG') # the environment's own
+[ -z "$left" ] || complain "after the removal: $left"
 [ "$cases" -ge 5 ] || complain "the recipe has $cases tests"
 finish "$(basename "$package"): $cases tests of the recipe"
