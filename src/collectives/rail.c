@@ -24,8 +24,17 @@ static unsigned rail_block_of(const hk_home *p, int host, int local) {
   return (unsigned)hk_layout_rank(p->w->layout, hk_shift(host, 0, p->hosts), local);
 }
 
-/* True if ranks are numbered host after host: then equal local ranks of two hosts differ by a multiple of `per`. */
-static bool rail_regular(const hk_home *p) { return !p->w->layout || p->w->layout->natural; }
+/* Runs a step for `count` hosts, from `host` on backwards. */
+static void rail_repeat(hk_builder *b, const hk_home *p, int host, int count,
+                        void (*step)(hk_builder *, const hk_home *, int host, int stride)) {
+  if (hk_layout_period(p->w->layout) > p->per) {
+    for (int s = 0; s < count; s++) step(b, p, host - s, 0);
+    return;
+  }
+  hk_build_repeat(b, count > 0 ? (unsigned)count : 0);
+  step(b, p, host, -p->per);
+  hk_build_end_repeat(b);
+}
 
 /* ---- allgather ---- */
 
@@ -41,6 +50,10 @@ static void rail_pass_on(hk_builder *b, const hk_home *p, int host, int stride, 
   hk_build_move(b, 0, to, n, &from, 1);
 }
 
+static void rail_pass_along(hk_builder *b, const hk_home *p, int host, int stride) {
+  rail_pass_on(b, p, host, stride, true, true);
+}
+
 static void rail_collect(hk_builder *b, const hk_home *p, int host, int stride) {
   for (int j = 1; j < p->per; j++) {
     int from = hk_shift(p->i, -j, p->per);
@@ -53,23 +66,11 @@ static void rail_build_allgather(hk_builder *b, const hk_home *p) {
   int h = p->h, n = p->hosts;
   hk_build_lane(b);
   rail_pass_on(b, p, h, 0, false, n > 1);
-  if (rail_regular(p)) {
-    hk_build_repeat(b, n > 2 ? (unsigned)n - 2 : 0);
-    rail_pass_on(b, p, h - 1, -p->per, true, true);
-    hk_build_end_repeat(b);
-  } else {
-    for (int s = 1; s < n - 1; s++) rail_pass_on(b, p, h - s, 0, true, true);
-  }
+  rail_repeat(b, p, h - 1, n - 2, rail_pass_along);
   if (n > 1) rail_pass_on(b, p, h + 1, 0, true, false);
   hk_build_lane(b);
   hk_build_channel(b, INSIDE);
-  if (rail_regular(p)) {
-    hk_build_repeat(b, (unsigned)n);
-    rail_collect(b, p, h, -p->per);
-    hk_build_end_repeat(b);
-  } else {
-    for (int s = 0; s < n; s++) rail_collect(b, p, h - s, 0);
-  }
+  rail_repeat(b, p, h, n, rail_collect);
 }
 
 /* ---- reduce_scatter ---- */
@@ -94,26 +95,18 @@ static void rail_add_up(hk_builder *b, const hk_home *p, int host, int stride, b
   hk_build_move(b, last ? HK_INSTR_FINAL : 0, &to, 1, from, n);
 }
 
+static void rail_add_along(hk_builder *b, const hk_home *p, int host, int stride) {
+  rail_add_up(b, p, host, stride, true, false);
+}
+
 static void rail_build_reduce_scatter(hk_builder *b, const hk_home *p) {
   int h = p->h, n = p->hosts;
   hk_build_lane(b);
   hk_build_channel(b, INSIDE);
-  if (rail_regular(p)) {
-    hk_build_repeat(b, (unsigned)n);
-    rail_deal(b, p, h - 1, -p->per);
-    hk_build_end_repeat(b);
-  } else {
-    for (int s = 1; s <= n; s++) rail_deal(b, p, h - s, 0);
-  }
+  rail_repeat(b, p, h - 1, n, rail_deal);
   hk_build_lane(b);
   if (n > 1) rail_add_up(b, p, h - 1, 0, false, false);
-  if (rail_regular(p)) {
-    hk_build_repeat(b, n > 2 ? (unsigned)n - 2 : 0);
-    rail_add_up(b, p, h - 2, -p->per, true, false);
-    hk_build_end_repeat(b);
-  } else {
-    for (int s = 2; s < n; s++) rail_add_up(b, p, h - s, 0, true, false);
-  }
+  rail_repeat(b, p, h - 2, n - 2, rail_add_along);
   rail_add_up(b, p, h, 0, n > 1, true);
 }
 

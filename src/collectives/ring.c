@@ -18,7 +18,6 @@
 /* A rank's neighbours and position on the ring. */
 typedef struct ring_position {
   int n, place, next, prev;
-  bool natural; /* the order of ranks: successive blocks, which are numbered by rank, differ by one */
 } ring_position;
 
 static ring_position ring_position_of(const hk_build *w) {
@@ -26,8 +25,7 @@ static ring_position ring_position_of(const hk_build *w) {
   return (ring_position){.n = n,
                          .place = p,
                          .next = hk_layout_at(w->layout, w->channel, hk_shift(p, 1, n)),
-                         .prev = hk_layout_at(w->layout, w->channel, hk_shift(p, -1, n)),
-                         .natural = !w->layout || w->layout->natural};
+                         .prev = hk_layout_at(w->layout, w->channel, hk_shift(p, -1, n))};
 }
 
 /* The block of the rank `by` positions further. */
@@ -57,6 +55,17 @@ static void ring_build_allreduce(hk_builder *b, const hk_build *w) {
   hk_build_copy(b, hk_out(second, 0), hk_recv_from(b, prev, second, 0));
 }
 
+/* Runs n - 2 steps, for the blocks of the ranks from position -`first` on backwards. Positions that are a period of the
+ * layout apart have blocks that differ by the period. */
+static void ring_repeat(hk_builder *b, const hk_build *w, const ring_position *s, int first,
+                        void (*step)(hk_builder *, const ring_position *, unsigned block, int stride)) {
+  const int steps = s->n - 2, period = hk_layout_period(w->layout), rounds = steps / period;
+  hk_build_repeat(b, (unsigned)rounds);
+  for (int j = 0; rounds && j < period; j++) step(b, s, ring_block_at(w, s, -first - j), -period);
+  hk_build_end_repeat(b);
+  for (int j = rounds * period; j < steps; j++) step(b, s, ring_block_at(w, s, -first - j), 0);
+}
+
 static void ring_pass_on(hk_builder *b, const ring_position *s, unsigned block, int stride) {
   hk_build_move(b, 0, (hk_operand[]){hk_out(block, stride), hk_send_to(b, s->next, block, stride)}, 2,
                 (hk_operand[]){hk_recv_from(b, s->prev, block, stride)}, 1);
@@ -68,13 +77,7 @@ static void ring_build_allgather(hk_builder *b, const hk_build *w) {
   hk_build_lane(b);
   hk_build_move(b, 0, (hk_operand[]){hk_out(mine, 0), hk_send_to(b, s.next, mine, 0)}, 2, (hk_operand[]){hk_in(0, 0)},
                 1);
-  if (s.natural) {
-    hk_build_repeat(b, (unsigned)s.n - 2);
-    ring_pass_on(b, &s, ring_block_at(w, &s, -1), -1);
-    hk_build_end_repeat(b);
-  } else {
-    for (int j = 1; j < s.n - 1; j++) ring_pass_on(b, &s, ring_block_at(w, &s, -j), 0);
-  }
+  ring_repeat(b, w, &s, 1, ring_pass_on);
   hk_build_copy(b, hk_out(last, 0), hk_recv_from(b, s.prev, last, 0));
 }
 
@@ -88,13 +91,7 @@ static void ring_build_reduce_scatter(hk_builder *b, const hk_build *w) {
   unsigned mine = (unsigned)w->rank, first = ring_block_at(w, &s, -1);
   hk_build_lane(b);
   hk_build_copy(b, hk_send_to(b, s.next, first, 0), hk_in(first, 0));
-  if (s.natural) {
-    hk_build_repeat(b, (unsigned)s.n - 2);
-    ring_add_own(b, &s, ring_block_at(w, &s, -2), -1);
-    hk_build_end_repeat(b);
-  } else {
-    for (int j = 2; j < s.n; j++) ring_add_own(b, &s, ring_block_at(w, &s, -j), 0);
-  }
+  ring_repeat(b, w, &s, 2, ring_add_own);
   hk_build_move(b, HK_INSTR_FINAL, (hk_operand[]){hk_out(0, 0)}, 1,
                 (hk_operand[]){hk_recv_from(b, s.prev, mine, 0), hk_in(mine, 0)}, 2);
 }

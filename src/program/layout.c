@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Makes layouts: numbers hosts and local ranks, and inverts ring orders (layout.h). */
 #include "layout.h"
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 #include "program.h"
@@ -93,7 +94,6 @@ static void layout_place_hosts(hk_layout *l, const layout_key *keys) {
 /* Copies the orders and inverts them; every rank must be in each order once. */
 static hk_status layout_place_order(hk_layout *l, const int32_t *order) {
   size_t n = (size_t)l->nranks;
-  l->natural = true;
   for (int c = 0; c < l->nchannels; c++) {
     int32_t *to = l->order + (size_t)c * n, *places = l->places + (size_t)c * n;
     memcpy(to, order ? order + (size_t)c * n : l->ranks, n * sizeof *to);
@@ -103,10 +103,18 @@ static hk_status layout_place_order(hk_layout *l, const int32_t *order) {
         return HK_FAIL(HK_ERR_ARGUMENT, "ring order %d names rank %d at place %zu, which %s", c, to[i], i,
                        to[i] < 0 || to[i] >= l->nranks ? "does not exist" : "it names before");
       places[to[i]] = (int32_t)i;
-      if (to[i] != (int32_t)i) l->natural = false;
     }
   }
   return HK_OK;
+}
+
+static bool layout_has_period(const hk_layout *l, int period) {
+  for (int c = -1; c < l->nchannels; c++) {
+    const int32_t *ranks = c < 0 ? l->ranks : l->order + (size_t)c * (size_t)l->nranks;
+    for (int i = 0, n = l->nranks; i < n; i++)
+      if (ranks[(i + period) % n] != (ranks[i] + period) % n) return false;
+  }
+  return true;
 }
 
 hk_status hk_layout_new(hk_layout **out, int nranks, const uint64_t *host, const int *local, const int32_t *order,
@@ -130,6 +138,7 @@ hk_status hk_layout_new(hk_layout **out, int nranks, const uint64_t *host, const
   qsort(keys, (size_t)nranks, sizeof *keys, layout_by_place);
   layout_place_hosts(l, keys);
   HK_TRY(layout_place_order(l, order), out);
+  l->period = layout_has_period(l, 1) ? 1 : l->most == l->least && layout_has_period(l, l->most) ? l->most : nranks;
   *out = l;
   l = NULL;
 out:

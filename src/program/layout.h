@@ -2,7 +2,6 @@
 /* The placement of ranks on which programs depend: which ranks share a host, and the order of ranks in rings.
  * Immutable, equal on all ranks. A NULL layout means one host and rings in the order of ranks. */
 #pragma once
-#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include "../base/status.h"
@@ -18,7 +17,9 @@ typedef struct hk_layout {
   int nchannels;   /* the number of ring orders, at least 1 */
   int32_t *order;  /* [nchannels][nranks] the rank at each position of the ring; hosts are contiguous */
   int32_t *places; /* [nchannels][nranks] the inverse: each rank's position */
-  bool natural;    /* every order is 0, 1, 2, ... */
+  /* So many places further, every order and `ranks` have a rank that is so much higher, modulo nranks: 1, or the ranks
+   * of a host, or nranks. */
+  int period;
 } hk_layout;
 
 /* `host` [nranks]: any number for each rank, equal on one host (values are only compared). `local` (may be NULL: in the
@@ -47,6 +48,7 @@ static inline int hk_layout_local_of(const hk_layout *l, int rank) { return l ? 
 static inline int hk_layout_size(const hk_layout *l, int host, int nranks) {
   return l ? l->first[host + 1] - l->first[host] : nranks;
 }
+static inline int hk_layout_period(const hk_layout *l) { return l ? l->period : 1; }
 /* Ring orders; any channel number. */
 static inline int hk_layout_place(const hk_layout *l, int channel, int rank) {
   return l ? l->places[(size_t)(channel % l->nchannels) * (size_t)l->nranks + (size_t)rank] : rank;

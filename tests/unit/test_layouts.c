@@ -18,7 +18,7 @@ TEST(describes_hosts) {
   ck_assert_int_eq(l->nhosts, 3);
   ck_assert_int_eq(l->most, 3);
   ck_assert_int_eq(l->least, 1);
-  ck_assert(!l->natural);
+  ck_assert_int_eq(l->period, 6);
   for (int r = 0; r < 6; r++) {
     ck_assert_int_eq(hk_layout_host_of(l, r), hosts[r]);
     ck_assert_int_eq(hk_layout_local_of(l, r), locals[r]);
