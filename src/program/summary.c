@@ -197,14 +197,8 @@ static void summary_add(hk_volume *most, hk_volume *all, const hk_volume *one, u
   memcpy(all, a, sizeof a);
 }
 
-static hk_chain summary_chain_of(hk_chain_key k) {
-  return (hk_chain){.far = (int32_t)(k >> HK_CHAIN_FAR),
-                    .rounds = (int32_t)(k >> HK_CHAIN_ROUNDS & ((1u << (HK_CHAIN_FAR - HK_CHAIN_ROUNDS)) - 1)),
-                    .instrs = (int32_t)(k & ((1u << HK_CHAIN_ROUNDS) - 1))};
-}
-
 static hk_chain summary_chain(hk_chain_key from, hk_chain_key to) {
-  const hk_chain a = summary_chain_of(from), b = summary_chain_of(to);
+  const hk_chain a = hk_summary_chain_of(from), b = hk_summary_chain_of(to);
   return (hk_chain){.rounds = b.rounds - a.rounds, .far = b.far - a.far, .instrs = b.instrs - a.instrs};
 }
 
@@ -275,74 +269,6 @@ static void summary_volume(hk_summary *out, hk_summary_run *x) {
   out->tail = x->tail;
 }
 
-/* ---- maps ---- */
-
-static int summary_by_message(const void *a, const void *b) {
-  const hk_summary_message *x = a, *y = b;
-  if (x->after != y->after) return x->after < y->after ? -1 : 1;
-  if (x->by != y->by) return x->by < y->by ? -1 : 1;
-  return (x->from > y->from) - (x->from < y->from);
-}
-
-static int summary_by_map(const void *a, const void *b) {
-  const hk_map *x = a, *y = b;
-  const int64_t keys[][2] = {{x->after.far, y->after.far},
-                             {x->after.rounds, y->after.rounds},
-                             {x->after.instrs, y->after.instrs},
-                             {x->kind, y->kind},
-                             {x->by, y->by},
-                             {x->from, y->from}};
-  for (size_t k = 0; k < HK_ARRAY_LENGTH(keys); k++)
-    if (keys[k][0] != keys[k][1]) return keys[k][0] < keys[k][1] ? -1 : 1;
-  return 0;
-}
-
-/* True if each of the n ranks sends equally many of these messages, which are sorted by sender. */
-static bool summary_all_send(const hk_summary_message *s, size_t count, size_t n) {
-  for (size_t k = 0; k < count; k++)
-    if (count % n || s[k].from != k / (count / n)) return false;
-  return true;
-}
-
-/* The messages that one map of this kind describes at most: equal `after` and `by`, for a pair equal `from`. */
-static size_t summary_run_length(const hk_summary_message *s, size_t left, hk_map_kind kind) {
-  size_t count = 1;
-  while (count < left && s[count].after == s->after && s[count].by == s->by &&
-         (kind != HK_MAP_PAIR || s[count].from == s->from))
-    count++;
-  return count;
-}
-
-/* Makes maps of this kind, and keeps the messages that are in none of them. */
-static hk_status summary_find_maps(hk_summary *out, uint32_t *room, hk_summary_run *x, hk_map_kind kind) {
-  const uint32_t n = (uint32_t)x->nranks, senders = (uint32_t)x->period;
-  size_t kept = 0;
-  for (size_t k = 0; k < x->nmessages; k++) {
-    hk_summary_message *m = &x->messages[k];
-    m->by = kind == HK_MAP_SHIFT  ? (m->to + n - m->from) % n
-            : kind == HK_MAP_FLIP ? (uint32_t)(m->to ^ m->from)
-                                  : m->to;
-  }
-  if (x->nmessages) qsort(x->messages, x->nmessages, sizeof *x->messages, summary_by_message);
-  for (size_t k = 0, count; k < x->nmessages; k += count) {
-    const hk_summary_message *m = &x->messages[k];
-    count = summary_run_length(m, x->nmessages - k, kind);
-    if (kind != HK_MAP_PAIR && !summary_all_send(m, count, senders)) {
-      memmove(&x->messages[kept], m, count * sizeof *m);
-      kept += count;
-      continue;
-    }
-    if (!HK_RESERVE(out->maps, *room, out->nmaps + 1)) return summary_memory(x->nranks);
-    out->maps[out->nmaps++] = (hk_map){.after = summary_chain(0, m->after),
-                                       .kind = kind,
-                                       .by = m->by,
-                                       .from = kind == HK_MAP_PAIR ? m->from : 0,
-                                       .times = (uint32_t)(kind == HK_MAP_PAIR ? count : count / senders)};
-  }
-  x->nmessages = kept;
-  return HK_OK;
-}
-
 /* Lets the programs run. */
 static hk_status summary_walk(hk_summary_run *x) {
   HK_OR_RETURN(summary_number(x));
@@ -376,7 +302,6 @@ static hk_status summary_held(hk_summary *out, const hk_summary_run *of) {
 hk_status hk_summarize(hk_summary *out, const hk_program *const *programs, int nranks, int period, const int32_t *host,
                        uint32_t slots) {
   hk_summary_run x = {.programs = programs, .host = host, .nranks = nranks, .period = period, .slots = slots};
-  uint32_t room = 0;
   hk_status rc;
   *out = (hk_summary){.nranks = nranks, .period = period, .blocks = programs[0]->blocks};
   HK_TRY(summary_walk(&x), out);
@@ -384,9 +309,7 @@ hk_status hk_summarize(hk_summary *out, const hk_program *const *programs, int n
   summary_volume(out, &x);
   HK_TRY(summary_held(out, &x), out);
   HK_TRY(summary_leaving(out, &x), out);
-  for (hk_map_kind kind = HK_MAP_SHIFT; kind <= HK_MAP_PAIR; kind++)
-    HK_TRY(summary_find_maps(out, &room, &x, kind), out);
-  if (out->nmaps) qsort(out->maps, out->nmaps, sizeof *out->maps, summary_by_map);
+  rc = hk_summary_maps(out, &x);
 out:
   hk_summary_run_free(&x);
   if (rc != HK_OK) hk_summary_clear(out);

@@ -132,6 +132,30 @@ static hk_status summary_links_groups(hk_summary_run *x, int rank) {
   return HK_OK;
 }
 
+/* Gives each receiving end room for the slots that its lane takes. */
+static hk_status summary_links_slots(hk_summary_run *x) {
+  const uint32_t n = x->first_end[x->period];
+  size_t all = 0;
+  for (int r = 0; r < x->period; r++) {
+    const hk_program *p = x->programs[r];
+    hk_scan s = {.end = p->ninstrs};
+    for (const hk_instr *i; (i = hk_scan_next(&s, hk_program_instrs(p)));) {
+      const hk_operand *o = hk_instr_operands(p, i) + i->ndst;
+      for (const hk_operand *end = o + i->nsrc; o < end; o++) {
+        const bool steps = o->flags & HK_OPERAND_STEP;
+        for (uint32_t j = 0; o->space == HK_LINK && j < (steps ? s.times : 1); j++)
+          x->ends[x->first_end[r] + o->link + j].room += HK_SUMMARY_WAVES * (steps ? 1 : s.times);
+      }
+    }
+  }
+  for (uint32_t k = 0; k < n; k++) all += x->ends[k].room;
+  x->slots_of_all = malloc((all + 1) * sizeof *x->slots_of_all);
+  if (!x->slots_of_all) return summary_links_memory(x);
+  hk_chain_key *at = x->slots_of_all;
+  for (uint32_t k = 0; k < n; at += x->ends[k++].room) x->ends[k].slots = at;
+  return HK_OK;
+}
+
 hk_status hk_summary_tie(hk_summary_run *x) {
   tie_table t = {.channels = 1};
   hk_status rc;
@@ -143,6 +167,7 @@ hk_status hk_summary_tie(hk_summary_run *x) {
   }
   for (int r = 0; r < x->period; r++) HK_TRY(summary_links_receivers(x, &t, r), out);
   for (int r = 0; r < x->period; r++) HK_TRY(summary_links_groups(x, r), out);
+  rc = summary_links_slots(x);
 out:
   hk_receivers_free(&t.receivers);
   free(t.senders);

@@ -20,7 +20,9 @@ static void run_note_ahead(hk_summary_run *x, const hk_summary_end *e, uint32_t 
 
 static hk_status run_deliver(hk_summary_run *x, uint32_t receiver, hk_chain_key at) {
   hk_summary_end *e = &x->ends[receiver];
-  if (!HK_RESERVE(e->slots, e->room, e->filled + 1)) return run_memory(x);
+  if (e->filled == e->room)
+    return HK_FAIL(HK_ERR_INTERNAL, "%s: rank %u takes %u slots of a link, and more come: hocket verify says more",
+                   x->programs[0]->algorithm, e->rank, e->room);
   e->slots[e->filled++] = at;
   run_note_ahead(x, e, e->filled - 1);
   if (e->waiting) x->ready[x->nready++] = e->thread;
@@ -221,7 +223,6 @@ hk_status hk_summary_go(hk_summary_run *x) {
 }
 
 void hk_summary_run_free(hk_summary_run *x) {
-  for (uint32_t k = 0; x->ends && k < x->first_end[x->period]; k++) free(x->ends[k].slots);
   for (uint32_t k = 0; k < x->ngroups; k++) {
     free(x->groups[k].slots);
     free(x->groups[k].sent);
@@ -229,6 +230,7 @@ void hk_summary_run_free(hk_summary_run *x) {
   free(x->first_end);
   free(x->first_thread);
   free(x->ends);
+  free(x->slots_of_all);
   free(x->receivers);
   free(x->groups);
   free(x->threads);

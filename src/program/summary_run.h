@@ -13,6 +13,12 @@ enum { HK_SUMMARY_WAVES = 3 };
 typedef uint64_t hk_chain_key;
 enum { HK_CHAIN_FAR = 44, HK_CHAIN_ROUNDS = 24 }; /* the lowest bits of each */
 
+static inline hk_chain hk_summary_chain_of(hk_chain_key k) {
+  return (hk_chain){.far = (int32_t)(k >> HK_CHAIN_FAR),
+                    .rounds = (int32_t)(k >> HK_CHAIN_ROUNDS & ((1u << (HK_CHAIN_FAR - HK_CHAIN_ROUNDS)) - 1)),
+                    .instrs = (int32_t)(k & ((1u << HK_CHAIN_ROUNDS) - 1))};
+}
+
 /* One end of a link. */
 typedef struct hk_summary_end {
   /* Receiving end: when slots arrive, [taken, filled), and before them when they were taken. */
@@ -64,6 +70,7 @@ typedef struct hk_summary_run {
   hk_sizes sizes;
   uint32_t *first_end, *first_thread; /* [period + 1] */
   hk_summary_end *ends;
+  hk_chain_key *slots_of_all; /* the memory of all ends' slots */
   uint32_t *receivers;
   hk_summary_group *groups;
   uint32_t nreceivers, receivers_room, ngroups, groups_room;
@@ -80,7 +87,9 @@ typedef struct hk_summary_run {
   size_t nmessages, messages_room;
 } hk_summary_run;
 
-/* summary_links.c: ends, receivers and groups. */
+/* summary_links.c: ends with their slots, receivers and groups. */
 hk_status hk_summary_tie(hk_summary_run *x);
 hk_status hk_summary_go(hk_summary_run *x);
 void hk_summary_run_free(hk_summary_run *x);
+/* summary_maps.c: the messages' maps. Changes the order of messages. */
+hk_status hk_summary_maps(hk_summary *out, hk_summary_run *x);
