@@ -98,16 +98,9 @@ static void pat_build(hk_builder *b, const hk_build *w) {
     pat_build_reduce_scatter(b, w);
 }
 
-/* A stride is 16 bits. */
-static const char *pat_cannot(const hk_team *team, hk_coll coll) {
-  (void)coll;
-  return team->nranks <= 32768 ? NULL : "needs 32768 ranks at most";
-}
-
 const hk_algorithm hk_algorithm_pat = {
     .name = "pat",
     .about = "parallel trees, farthest first; log2 n steps for any n, log2 n links, fewest bytes",
     .colls = 1u << HK_ALLGATHER | 1u << HK_REDUCE_SCATTER | 1u << HK_ALLGATHERV | 1u << HK_REDUCE_SCATTERV,
-    .cannot = pat_cannot,
     .build = pat_build,
 };

@@ -6,6 +6,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <time.h>
 #include "../../src/collectives/algorithm.h"
 #include "../../src/decide/outlines.h"
@@ -346,7 +347,7 @@ TEST(not_shifted) {
 static const struct {
   hk_coll coll;
   double least, most; /* GB/s of bus bandwidth: of the order of the hosts' NICs */
-} large[] = {{HK_ALLREDUCE, 50, 400}, {HK_ALLTOALL, 10, 50}};
+} large[] = {{HK_ALLREDUCE, 50, 400}, {HK_ALLTOALL, 10, 50}, {HK_ALLGATHER, 25, 200}, {HK_REDUCE_SCATTER, 25, 200}};
 
 TEST_LOOP(thousands, HK_ARRAY_LENGTH(large)) {
   hk_sim_options o = {.protocol = -1};
@@ -358,7 +359,10 @@ TEST_LOOP(thousands, HK_ARRAY_LENGTH(large)) {
   double s = (double)(b.tv_sec - a.tv_sec) + 1e-9 * (double)(b.tv_nsec - a.tv_nsec);
   printf("  16384 GPUs, %s of 1 GiB by %s: %.0f us, %.1f GB/s, in %.2f s of a core\n", hk_coll_name(coll), r.algorithm,
          r.us, r.busbw, s);
+  struct rusage used;
+  getrusage(RUSAGE_SELF, &used);
   ck_assert(r.folded && r.nranks == 16384);
+  ck_assert_int_lt(used.ru_maxrss, 2 << 20); /* KiB */
   ck_assert_double_gt(r.busbw, large[_i].least);
   ck_assert_double_lt(r.busbw, large[_i].most);
   hk_sim_result_clear(&r);
