@@ -17,32 +17,13 @@
  */
 #include "mesh.h"
 
-static unsigned direct_after(const hk_build *w) { return (unsigned)hk_shift(w->rank, 1, w->nranks); }
-static unsigned direct_before(const hk_build *w) { return (unsigned)hk_shift(w->rank, -1, w->nranks); }
-
-/* Sends block p of the input to rank p. */
-static void direct_build_deal(hk_builder *b, const hk_build *w) {
-  hk_build_lane(b);
-  hk_build_repeat(b, (unsigned)w->nranks - 1);
-  hk_build_copy(b, hk_mesh_walk(b, w, HK_LINK_SEND, direct_after(w), 1), hk_in(direct_after(w), 1));
-  hk_build_end_repeat(b);
-}
-
-/* Receives block p of the output from rank p. */
-static void direct_build_collect(hk_builder *b, const hk_build *w, unsigned channel) {
-  hk_build_lane(b);
-  hk_build_channel(b, channel);
-  hk_build_repeat(b, (unsigned)w->nranks - 1);
-  hk_build_copy(b, hk_out(direct_before(w), -1), hk_mesh_walk(b, w, HK_LINK_RECV, direct_before(w), -1));
-  hk_build_end_repeat(b);
-}
-
 static void direct_build_allreduce(hk_builder *b, const hk_build *w) {
   unsigned mine = (unsigned)w->rank;
   hk_operand to[HK_MESH_FAN] = {hk_out(mine, 0)}, sum = hk_out(mine, 0);
   hk_build_split(b, (unsigned)w->nranks);
-  hk_build_scratch(b, hk_mesh_scratch(w->nranks));
-  direct_build_deal(b, w);
+  hk_build_scratch(b, hk_mesh_scratch(b, w));
+  hk_build_lane(b);
+  hk_mesh_deal(b, w);
 
   hk_build_lane(b);
   hk_build_channel(b, 1);
@@ -58,20 +39,25 @@ static void direct_build_allreduce(hk_builder *b, const hk_build *w) {
     hk_build_move(b, 0, to, k, &sum, 1);
   }
 
-  direct_build_collect(b, w, 1);
+  hk_build_lane(b);
+  hk_build_channel(b, 1);
+  hk_mesh_collect(b, w, HK_LINK_RECV);
 }
 
 static void direct_build_allgather(hk_builder *b, const hk_build *w) {
   hk_operand own = hk_out((unsigned)w->rank, 0);
   hk_build_lane(b);
   hk_mesh_send_all(b, w, 0, (unsigned)w->rank, hk_in(0, 0), &own);
-  direct_build_collect(b, w, 0);
+  hk_build_lane(b);
+  hk_build_channel(b, 0);
+  hk_mesh_collect(b, w, HK_LINK_RECV);
 }
 
-static void direct_build_reduce_scatter(hk_builder *b, const hk_build *w) {
+void hk_build_direct_reduce_scatter(hk_builder *b, const hk_build *w) {
   unsigned mine = (unsigned)w->rank;
-  hk_build_scratch(b, hk_mesh_scratch(w->nranks));
-  direct_build_deal(b, w);
+  hk_build_scratch(b, hk_mesh_scratch(b, w));
+  hk_build_lane(b);
+  hk_mesh_deal(b, w);
   hk_build_lane(b);
   hk_build_channel(b, 0);
   hk_mesh_reduce(b, w, (hk_operand[]){hk_out(0, 0)}, 1, HK_LINK_RECV, mine, hk_in(mine, 0));
@@ -85,16 +71,14 @@ static void direct_build_root_sends(hk_builder *b, const hk_build *w) {
   } else if (w->coll == HK_BROADCAST) {
     hk_mesh_send_all(b, w, 0, 0, hk_in(0, 0), &own);
   } else {
-    hk_build_repeat(b, (unsigned)w->nranks - 1);
-    hk_build_copy(b, hk_mesh_walk(b, w, HK_LINK_SEND, direct_after(w), 1), hk_in(direct_after(w), 1));
-    hk_build_end_repeat(b);
+    hk_mesh_deal(b, w);
     hk_build_copy(b, hk_out(0, 0), hk_in((unsigned)w->rank, 0));
   }
 }
 
 static void direct_build_root_receives(hk_builder *b, const hk_build *w) {
   unsigned block = w->coll == HK_GATHER ? (unsigned)w->rank : 0;
-  if (w->coll == HK_REDUCE && w->rank == w->root) hk_build_scratch(b, hk_mesh_scratch(w->nranks));
+  if (w->coll == HK_REDUCE && w->rank == w->root) hk_build_scratch(b, hk_mesh_scratch(b, w));
   hk_build_lane(b);
   if (w->rank != w->root) {
     hk_build_copy(b, hk_send_to(b, w->root, block, 0), hk_in(0, 0));
@@ -102,9 +86,7 @@ static void direct_build_root_receives(hk_builder *b, const hk_build *w) {
     hk_mesh_reduce(b, w, (hk_operand[]){hk_out(0, 0)}, 1, HK_LINK_RECV, 0, hk_in(0, 0));
   } else {
     hk_build_copy(b, hk_out(block, 0), hk_in(0, 0));
-    hk_build_repeat(b, (unsigned)w->nranks - 1);
-    hk_build_copy(b, hk_out(direct_before(w), -1), hk_mesh_walk(b, w, HK_LINK_RECV, direct_before(w), -1));
-    hk_build_end_repeat(b);
+    hk_mesh_collect(b, w, HK_LINK_RECV);
   }
 }
 
@@ -112,7 +94,7 @@ static void direct_build(hk_builder *b, const hk_build *w) {
   switch (w->coll) {
     case HK_ALLREDUCE: direct_build_allreduce(b, w); return;
     case HK_ALLGATHER: direct_build_allgather(b, w); return;
-    case HK_REDUCE_SCATTER: direct_build_reduce_scatter(b, w); return;
+    case HK_REDUCE_SCATTER: hk_build_direct_reduce_scatter(b, w); return;
     case HK_BROADCAST:
     case HK_SCATTER: direct_build_root_sends(b, w); return;
     default: direct_build_root_receives(b, w); return;

@@ -10,7 +10,7 @@
 #include "mesh.h"
 
 static void flat_build(hk_builder *b, const hk_build *w) {
-  hk_build_scratch(b, hk_mesh_scratch(w->nranks));
+  hk_build_scratch(b, hk_mesh_scratch(b, w));
   hk_build_lane(b);
   hk_mesh_send_all(b, w, HK_INSTR_COPY, 0, hk_in(0, 0), NULL);
   hk_mesh_reduce(b, w, (hk_operand[]){hk_out(0, 0)}, 1, HK_LINK_RECV, 0, hk_in(0, 0));

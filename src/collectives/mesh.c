@@ -18,6 +18,20 @@ hk_operand hk_mesh_walk(hk_builder *b, const hk_build *w, hk_link_kind kind, uns
   return (hk_operand){.space = HK_LINK, .flags = HK_OPERAND_STEP, .link = first, .block = block, .stride = stride};
 }
 
+void hk_mesh_deal(hk_builder *b, const hk_build *w) {
+  const unsigned after = (unsigned)hk_shift(w->rank, 1, w->nranks);
+  hk_build_repeat(b, (unsigned)w->nranks - 1);
+  hk_build_copy(b, hk_mesh_walk(b, w, HK_LINK_SEND, after, 1), hk_in(after, 1));
+  hk_build_end_repeat(b);
+}
+
+void hk_mesh_collect(hk_builder *b, const hk_build *w, hk_link_kind kind) {
+  const unsigned before = (unsigned)hk_shift(w->rank, -1, w->nranks);
+  hk_build_repeat(b, (unsigned)w->nranks - 1);
+  hk_build_copy(b, hk_out(before, -1), hk_mesh_walk(b, w, kind, before, -1));
+  hk_build_end_repeat(b);
+}
+
 void hk_mesh_reduce(hk_builder *b, const hk_build *w, const hk_operand *dst, unsigned ndst, hk_link_kind kind,
                     unsigned block, hk_operand in) {
   hk_operand src[HK_MESH_SWITCH], sum = hk_scratch(0);

@@ -15,17 +15,25 @@ const char *hk_mesh_switch_cannot(const hk_team *team, int ranks);
 /* For use in a repeat of nranks - 1: iteration j sends to rank + 1 + j, or receives from rank - 1 - j, so that in each
  * iteration all ranks together form a permutation.  Makes the links; the block is `block` + j * stride. */
 hk_operand hk_mesh_walk(hk_builder *b, const hk_build *w, hk_link_kind kind, unsigned block, int stride);
+/* Sends block p of the input to each other rank p. */
+void hk_mesh_deal(hk_builder *b, const hk_build *w);
+/* Receives block p of the output from each other rank p, over links of `kind`. */
+void hk_mesh_collect(hk_builder *b, const hk_build *w, hk_link_kind kind);
 
 /* dst <- reduce(the contributions of all ranks to `block`), FINAL, in the order of ranks, so that all ranks that do it
  * get the same bits. `in` is this rank's contribution; the others' arrive over links of `kind`. Needs
- * hk_mesh_scratch(nranks) scratch blocks; none if a switch reduces (hk_build_in_switch). */
+ * hk_mesh_scratch scratch blocks. */
 void hk_mesh_reduce(hk_builder *b, const hk_build *w, const hk_operand *dst, unsigned ndst, hk_link_kind kind,
                     unsigned block, hk_operand in);
-static inline unsigned hk_mesh_scratch(int nranks) { return nranks > HK_MESH_FAN ? 1 : 0; }
+/* 0 if a switch reduces (hk_build_in_switch). */
+static inline unsigned hk_mesh_scratch(const hk_builder *b, const hk_build *w) {
+  return w->nranks > HK_MESH_FAN && !hk_builder_in_switch(b) ? 1 : 0;
+}
 
-/* The programs of twoshot.c and oneshot.c; nvls.c runs them with sums and copies in a switch. */
+/* The programs of twoshot.c, oneshot.c and direct.c; nvls.c runs them with sums and copies in a switch. */
 void hk_build_twoshot(hk_builder *b, const hk_build *w);
 void hk_build_oneshot_allgather(hk_builder *b, const hk_build *w);
+void hk_build_direct_reduce_scatter(hk_builder *b, const hk_build *w);
 
 /* { a link to each other rank, *last } <- from. The last instruction writes `last` (may be NULL), so in place `last`
  * and `from` may be the same memory. */

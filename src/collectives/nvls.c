@@ -25,17 +25,6 @@ static const char *nvls_cannot(const hk_team *team, hk_coll coll) {
   return coll == HK_ALLREDUCE ? hk_hier_cannot(team, true) : "is for ranks on one switch";
 }
 
-static void nvls_build_reduce_scatter(hk_builder *b, const hk_build *w) {
-  unsigned mine = (unsigned)w->rank, after = (unsigned)hk_shift(w->rank, 1, w->nranks);
-  hk_build_lane(b);
-  hk_build_repeat(b, (unsigned)w->nranks - 1);
-  hk_build_copy(b, hk_mesh_walk(b, w, HK_LINK_SEND, after, 1), hk_in(after, 1));
-  hk_build_end_repeat(b);
-  hk_build_lane(b);
-  hk_build_channel(b, 0);
-  hk_mesh_reduce(b, w, (hk_operand[]){hk_out(0, 0)}, 1, HK_LINK_RECV, mine, hk_in(mine, 0));
-}
-
 static void nvls_build(hk_builder *b, const hk_build *w) {
   if (hk_layout_hosts(w->layout) > 1) {
     hk_build_hier(b, w, true);
@@ -44,7 +33,7 @@ static void nvls_build(hk_builder *b, const hk_build *w) {
   hk_build_in_switch(b, true);
   switch (w->coll) {
     case HK_ALLREDUCE: hk_build_twoshot(b, w); return;
-    case HK_REDUCE_SCATTER: nvls_build_reduce_scatter(b, w); return;
+    case HK_REDUCE_SCATTER: hk_build_direct_reduce_scatter(b, w); return;
     default: hk_build_oneshot_allgather(b, w); return;
   }
 }

@@ -11,7 +11,7 @@
 #include "mesh.h"
 
 static void oneshot_build_allreduce(hk_builder *b, const hk_build *w) {
-  hk_build_scratch(b, hk_mesh_scratch(w->nranks));
+  hk_build_scratch(b, hk_mesh_scratch(b, w));
   hk_build_lane(b);
   hk_build_move(b, HK_INSTR_COPY, (hk_operand[]){hk_mcast(b, 0, 0)}, 1, (hk_operand[]){hk_in(0, 0)}, 1);
   hk_mesh_reduce(b, w, (hk_operand[]){hk_out(0, 0)}, 1, HK_LINK_MCAST_RECV, 0, hk_in(0, 0));
@@ -27,14 +27,12 @@ static void oneshot_build_broadcast(hk_builder *b, const hk_build *w) {
 
 /* Writing has a lane of its own, because it may be several waves ahead of the slowest reader. */
 void hk_build_oneshot_allgather(hk_builder *b, const hk_build *w) {
-  unsigned mine = (unsigned)w->rank, before = (unsigned)hk_shift(w->rank, -1, w->nranks);
+  unsigned mine = (unsigned)w->rank;
   hk_build_lane(b);
   hk_build_move(b, 0, (hk_operand[]){hk_mcast(b, mine, 0), hk_out(mine, 0)}, 2, (hk_operand[]){hk_in(0, 0)}, 1);
   hk_build_lane(b);
   hk_build_channel(b, 0);
-  hk_build_repeat(b, (unsigned)w->nranks - 1);
-  hk_build_copy(b, hk_out(before, -1), hk_mesh_walk(b, w, HK_LINK_MCAST_RECV, before, -1));
-  hk_build_end_repeat(b);
+  hk_mesh_collect(b, w, HK_LINK_MCAST_RECV);
 }
 
 static void oneshot_build(hk_builder *b, const hk_build *w) {

@@ -8,19 +8,16 @@
 #include "mesh.h"
 
 static void pairwise_build(hk_builder *b, const hk_build *w) {
-  unsigned mine = (unsigned)w->rank, others = (unsigned)w->nranks - 1;
-  unsigned after = (unsigned)hk_shift(w->rank, 1, w->nranks), before = (unsigned)hk_shift(w->rank, -1, w->nranks);
+  unsigned mine = (unsigned)w->rank, after = (unsigned)hk_shift(w->rank, 1, w->nranks);
   hk_build_lane(b);
-  hk_build_repeat(b, others);
+  hk_build_repeat(b, (unsigned)w->nranks - 1);
   hk_build_copy(b, hk_mesh_walk(b, w, HK_LINK_SEND, mine, 0), hk_in(after, 1));
   hk_build_end_repeat(b);
   hk_build_copy(b, hk_out(mine, 0), hk_in(mine, 0));
 
   hk_build_lane(b);
   hk_build_channel(b, 0);
-  hk_build_repeat(b, others);
-  hk_build_copy(b, hk_out(before, -1), hk_mesh_walk(b, w, HK_LINK_RECV, before, -1));
-  hk_build_end_repeat(b);
+  hk_mesh_collect(b, w, HK_LINK_RECV);
 }
 
 const hk_algorithm hk_algorithm_pairwise = {

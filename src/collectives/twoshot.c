@@ -14,14 +14,10 @@
 void hk_build_twoshot(hk_builder *b, const hk_build *w) {
   int n = w->nranks;
   unsigned mine = (unsigned)w->rank;
-  unsigned after = (unsigned)hk_shift(w->rank, 1, n), before = (unsigned)hk_shift(w->rank, -1, n);
   hk_build_split(b, (unsigned)n);
-  if (!hk_builder_in_switch(b)) hk_build_scratch(b, hk_mesh_scratch(n));
-
+  hk_build_scratch(b, hk_mesh_scratch(b, w));
   hk_build_lane(b);
-  hk_build_repeat(b, (unsigned)n - 1);
-  hk_build_copy(b, hk_mesh_walk(b, w, HK_LINK_SEND, after, 1), hk_in(after, 1));
-  hk_build_end_repeat(b);
+  hk_mesh_deal(b, w);
 
   hk_build_lane(b);
   hk_build_channel(b, 0);
@@ -29,9 +25,7 @@ void hk_build_twoshot(hk_builder *b, const hk_build *w) {
 
   hk_build_lane(b);
   hk_build_channel(b, 0);
-  hk_build_repeat(b, (unsigned)n - 1);
-  hk_build_copy(b, hk_out(before, -1), hk_mesh_walk(b, w, HK_LINK_MCAST_RECV, before, -1));
-  hk_build_end_repeat(b);
+  hk_mesh_collect(b, w, HK_LINK_MCAST_RECV);
 }
 
 static const char *twoshot_cannot(const hk_team *team, hk_coll coll) {
