@@ -2,6 +2,7 @@
 /* The cost model's arithmetic.  Everything here is a function of facts that all ranks share. */
 #include "cost.h"
 #include <math.h>
+#include "../program/cursor.h"
 #include "gpu.h"
 #include "protocol.h"
 #include "select.h"
@@ -186,17 +187,34 @@ hk_status hk_algorithm_price(const hk_machine *m, const hk_algorithm *a, hk_coll
   return HK_OK;
 }
 
-hk_status hk_decide_payload(const hk_machine *m, hk_coll coll, size_t bytes, bool uneven, hk_decision *d) {
-  const hk_outline *o;
-  HK_OR_RETURN(cost_outline(m, d->algorithm, coll, &o));
-  d->payload = hk_payload_of(m, o, bytes, uneven);
-  return HK_OK;
+static size_t cost_chunk_of(const hk_machine *m, const hk_outline *o, size_t block) {
+  return o ? cost_run_chunk(m, o, (block + (size_t)m->channels - 1) / (size_t)m->channels) : m->slot_bytes;
 }
 
 hk_status hk_choose_chunk(const hk_machine *m, const hk_algorithm *a, hk_coll coll, size_t block, size_t *out) {
   const hk_outline *o;
   HK_OR_RETURN(cost_outline(m, a, coll, &o));
-  *out = o ? cost_run_chunk(m, o, (block + (size_t)m->channels - 1) / (size_t)m->channels) : m->slot_bytes;
+  *out = cost_chunk_of(m, o, block);
+  return HK_OK;
+}
+
+/* Bytes of a block, as hk_block_bytes computes them from a program. */
+static size_t cost_block_of(const hk_machine *m, const hk_outline *o, const hk_request *r) {
+  const hk_partition partition = hk_coll_partition(r->coll);
+  const size_t messages = partition == HK_PART_WHOLE ? (size_t)m->team.nranks : 1;
+  const size_t parts = o ? o->summary.blocks / messages : 1;
+  return hk_part_bytes(partition, parts ? parts : 1, r->bytes / messages, r->unit);
+}
+
+hk_status hk_decide_way(const hk_machine *m, const hk_request *r, hk_decision *d) {
+  const hk_outline *o;
+  hk_machine as = *m;
+  HK_OR_RETURN(cost_outline(m, d->algorithm, r->coll, &o));
+  const size_t block = cost_block_of(m, o, r);
+  hk_decide_payload(m, o, r, block, d);
+  as.uncached = d->payload.uncached;
+  d->chunk = cost_chunk_of(&as, o, block);
+  hk_decide_executor(m, o, r, block, d);
   return HK_OK;
 }
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How the data of a call travels between ranks on CPUs: a part of the decision. */
+/* What runs a call, and how its data travels between ranks on CPUs: parts of the decision. */
 #pragma once
 #include "../program/limits.h"
 #include "machine.h"
@@ -10,13 +10,27 @@ typedef enum hk_payload_mode {
   HK_PAYLOAD_PLACES      /* multicasts are written to their readers' outputs (transport/places.h) */
 } hk_payload_mode;
 
+typedef enum hk_executor {
+  HK_EXECUTOR_LANES, /* CPU: the lanes by turns, with a cursor each (kernels/exec.h) */
+  HK_EXECUTOR_STEPS  /* CPU: the instructions that the plan keeps ready (kernels/steps.h) */
+} hk_executor;
+
+/* A call. */
+typedef struct hk_request {
+  hk_coll coll;
+  size_t bytes; /* the larger of a rank's buffers */
+  size_t unit;  /* bytes of an element */
+  bool uneven;  /* each block has a length of its own */
+} hk_request;
+
 typedef struct hk_payload {
   hk_payload_mode mode;
   bool uncached;   /* the message exceeds the caches, so stores go past them */
   const char *why; /* a sentence, without its full stop */
 } hk_payload;
 
-struct hk_outline; /* outlines.h */
+struct hk_decision; /* select.h */
+struct hk_outline;  /* outlines.h */
 
 /* True if this many ranks on CPUs may write to places. Measured: two ranks lose (docs/results/cpu.md); the cause is not
  * known. */
@@ -25,6 +39,10 @@ static inline bool hk_payload_may_place(const hk_machine *m) {
 }
 /* True if waves move references alone: they may be longer than slots. */
 bool hk_payload_reads(const hk_machine *m, const struct hk_outline *o);
-/* `o` may be NULL. `bytes`: the larger of a rank's buffers. `uneven`: each block has a length of its own. Equal on all
- * ranks. */
-hk_payload hk_payload_of(const hk_machine *m, const struct hk_outline *o, size_t bytes, bool uneven);
+/* Sets d->payload; equal on all ranks. `o` may be NULL: a transfer. `block`: bytes of a block. */
+void hk_decide_payload(const hk_machine *m, const struct hk_outline *o, const hk_request *r, size_t block,
+                       struct hk_decision *d);
+/* Then, with d->chunk, sets d->executor. It holds if all the plan's links are in memory and its program is small; else
+ * lanes run the call. */
+void hk_decide_executor(const hk_machine *m, const struct hk_outline *o, const hk_request *r, size_t block,
+                        struct hk_decision *d);

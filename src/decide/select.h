@@ -42,11 +42,15 @@ typedef struct hk_decision {
   const struct hk_algorithm *algorithm;
   hk_protocol protocol;
   int channels;
-  hk_payload payload; /* set by hk_decide_payload */
-  double us;          /* the model's price */
-  bool ruled;         /* a tuning file decided */
-  bool overruled;     /* no choice that the user allows is batch-invariant, so the others were dropped: warn */
-  const char *note;   /* NULL, or a static text why it is not the cheapest ("as the tuning file says") */
+  /* set by hk_decide_way */
+  hk_payload payload;
+  size_t chunk; /* bytes of a block that one wave moves; equal on all ranks */
+  hk_executor executor;
+  const char *executor_why; /* a sentence, without its full stop */
+  double us;                /* the model's price */
+  bool ruled;               /* a tuning file decided */
+  bool overruled;           /* no choice that the user allows is batch-invariant, so the others were dropped: warn */
+  const char *note;         /* NULL, or a static text why it is not the cheapest ("as the tuning file says") */
 } hk_decision;
 /* Sizes of a class have one decision, so that a communicator can keep it: a class is an eighth of an octave. The prices
  * of the largest size decide, so a power of two, the last of its class, has the decision of its own prices. */
@@ -61,8 +65,9 @@ bool hk_select_invariant(const struct hk_algorithm *a, hk_coll coll);
  * ignored, and `note` says so. HK_ERR_SYSTEM: no memory. */
 hk_status hk_select(const hk_machine *m, const hk_filter *filter, hk_coll coll, size_t bytes, hk_decision *out);
 
-/* Adds to a decision how data travels; arguments as in hk_payload_of (payload.h). */
-hk_status hk_decide_payload(const hk_machine *m, hk_coll coll, size_t bytes, bool uneven, hk_decision *d);
+/* Adds to a decision how data travels and what runs the call. `m`: by the decision's protocol and channels
+ * (hk_machine_as). */
+hk_status hk_decide_way(const hk_machine *m, const hk_request *r, hk_decision *d);
 /* Bytes of a block that one wave moves, if a block of the algorithm's programs has `block` bytes on all channels: all
  * ranks get the same value. */
 hk_status hk_choose_chunk(const hk_machine *m, const struct hk_algorithm *a, hk_coll coll, size_t block, size_t *out);

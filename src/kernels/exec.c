@@ -21,9 +21,8 @@ static inline bool exec_is_whole(const hk_program *p, const hk_launch *launch) {
          hk_program_parts(p) * launch->block_bytes == launch->total;
 }
 
-bool hk_exec_brief(const hk_plan *plan, const hk_launch *launch) {
-  return plan->steps && !launch->quantised && launch->block_bytes < HK_REF_MIN_BYTES &&
-         exec_is_whole(plan->program, launch);
+bool hk_exec_has_steps(const hk_plan *plan, const hk_launch *launch) {
+  return plan->steps && exec_is_whole(plan->program, launch);
 }
 
 static inline __attribute__((always_inline)) void *exec_user_address(const hk_exec *x, const hk_lane_run *l,
@@ -93,7 +92,7 @@ void hk_exec_init(hk_exec *x, const hk_plan *plan, const hk_launch *launch, cons
   x->out = out;
   x->signature = launch->signature;
   x->bad_peer = -1;
-  x->brief = launch->brief || hk_exec_brief(plan, launch);
+  x->brief = launch->brief;
   if (!x->brief) {
     exec_begin_lanes(x, memory, scratch);
     return;

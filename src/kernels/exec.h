@@ -28,7 +28,7 @@ typedef struct hk_exec {
   /* signature in slots: the launch's, unless the caller replaces it by one that differs from call to call */
   uint32_t signature;
   unsigned nlanes, live;
-  /* the message is short and runs as the plan's steps: of the fields below only at, bases and bad_* are set */
+  /* the launch's; it runs as the plan's steps: of the fields below only at, bases and bad_* are set */
   bool brief;
   uint16_t at[HK_STEP_LANES]; /* `brief`: the next step of each lane */
   char *bases[HK_LINK];       /* `brief`: addresses of the buffers, by hk_space */

@@ -39,7 +39,7 @@ typedef struct hk_launch {
   uint32_t move_flags;        /* HK_MOVE_UNCACHED or 0 */
   bool quantised;             /* links carry values in quantised form (program/quantised.h) */
   bool places;                /* multicasts go to places that their readers offer (places.h) */
-  bool brief;                 /* true: hk_exec_brief is known to be true for this launch; false: unknown */
+  bool brief;                 /* it runs as the plan's steps; then hk_exec_has_steps */
   uint32_t protocol;          /* hk_protocol of GPUs' links; the host has only one */
   struct hk_meter_cell *cell; /* the caller's: where the call is counted, and its bytes */
   uint64_t message;
@@ -47,5 +47,6 @@ typedef struct hk_launch {
   const struct hk_extent *table;
 } hk_launch;
 
-/* exec.c: true if the launch runs as the plan's steps.  Then hk_exec_init uses only the scratch memory. */
-bool hk_exec_brief(const hk_plan *plan, const hk_launch *launch);
+/* exec.c: true if the launch may run as the plan's steps: one wave moves all blocks, which are not clipped. Then
+ * hk_exec_init uses only the scratch memory. */
+bool hk_exec_has_steps(const hk_plan *plan, const hk_launch *launch);

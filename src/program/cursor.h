@@ -31,13 +31,16 @@ typedef struct hk_sizes {
   const hk_extent *table;
 } hk_sizes;
 
-/* Bytes from one block to the next for messages of `total` bytes, made of elements of `unit` bytes. Blocks of a split
- * message from 1 KiB on are whole cache lines: vectors then begin aligned, and the last block is shorter. */
-HK_INLINE uint64_t hk_block_bytes(const hk_program *p, uint64_t total, uint64_t unit) {
-  const uint64_t parts = hk_program_parts(p);
-  if (p->partition == HK_PART_WHOLE && parts == 1) return total;
+/* Bytes from one block to the next for messages of `total` bytes, made of elements of `unit` bytes, that are divided
+ * into `parts` blocks. Blocks of a split message from 1 KiB on are whole cache lines: vectors then begin aligned, and
+ * the last block is shorter. */
+HK_INLINE uint64_t hk_part_bytes(hk_partition partition, uint64_t parts, uint64_t total, uint64_t unit) {
+  if (partition == HK_PART_WHOLE && parts == 1) return total;
   uint64_t block = (total / unit + parts - 1) / parts * unit;
   return block >= 1024 ? (block + 63) & ~(uint64_t)63 : block;
+}
+HK_INLINE uint64_t hk_block_bytes(const hk_program *p, uint64_t total, uint64_t unit) {
+  return hk_part_bytes((hk_partition)p->partition, hk_program_parts(p), total, unit);
 }
 
 /* Makes sizes for whole or split messages, and computes `longest`. */

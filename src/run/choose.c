@@ -109,15 +109,13 @@ static hk_status choose_plan_get(ncclComm_t c, const hk_decision *d, const hk_ca
   return choose_plan_make(c, d, op, root, out);
 }
 
-static hk_status choose_chunk_of(ncclComm_t c, const hk_machine *m, const hk_decision *d, const hk_plan *plan,
-                                 size_t block, size_t *out) {
-  const hk_coll coll = (hk_coll)plan->program->coll;
-  const hk_protocol protocol = d->protocol;
-  if (plan->channels <= 1 && protocol == HK_PROTO_SIMPLE && !plan->program->traits.switch_span)
-    return hk_choose_chunk(m, d->algorithm, coll, block, out);
-  hk_machine as = hk_machine_as(m, protocol, (int)plan->channels);
+/* The machine as a call by this plan sees it. */
+static hk_machine choose_machine_of(ncclComm_t c, const hk_call *op, const hk_decision *d, const hk_plan *plan) {
+  const hk_machine m = hk_selection_machine_for(c, op);
+  if (plan->channels <= 1 && d->protocol == HK_PROTO_SIMPLE && !plan->program->traits.switch_span) return m;
+  hk_machine as = hk_machine_as(&m, d->protocol, (int)plan->channels);
   as.slot_bytes = c->backend->slot_bytes(c, plan->program, hk_collnet_slot_bytes(c, plan->program, as.slot_bytes));
-  return hk_choose_chunk(&as, d->algorithm, coll, block, out);
+  return as;
 }
 
 static void choose_counter(ncclComm_t c, const hk_call *op, hk_launch *a) {
@@ -138,12 +136,12 @@ static hk_status choose_decide(ncclComm_t c, const hk_call *op, hk_choice *choic
   HK_TRY(choose_plan_get(c, &d, op, hk_coll_has_root(coll) ? op->root : 0, &choice->plan), out);
   const hk_program *p = choice->plan->program;
   *a = (hk_launch){.total = bytes, .unit = unit, .block_bytes = hk_block_bytes(p, bytes, unit)};
-  hk_machine m = hk_selection_machine_for(c, op);
-  HK_TRY(hk_decide_payload(&m, coll, whole, op->blocks, &d), out);
-  m.uncached = d.payload.uncached;
+  const hk_machine m = choose_machine_of(c, op, &d, choice->plan);
+  const hk_request request = {.coll = coll, .bytes = whole, .unit = unit, .uneven = op->blocks};
+  HK_TRY(hk_decide_way(&m, &request, &d), out);
   a->quantised = hk_call_quantised(op);
   a->places = d.payload.mode == HK_PAYLOAD_PLACES && choice->plan->channels == 1;
-  HK_TRY(choose_chunk_of(c, &m, &d, choice->plan, a->block_bytes, &a->chunk), out);
+  a->chunk = d.chunk;
   if (c->selection->tuner)
     a->chunk = hk_tuner_chunk(c->selection->tuner, coll, whole, &d, (int)choice->plan->channels, a->chunk);
   a->protocol = d.protocol;
@@ -152,7 +150,7 @@ static hk_status choose_decide(ncclComm_t c, const hk_call *op, hk_choice *choic
   if (hk_coll_reduces(coll))
     HK_TRY(hk_reducer_init(&a->reducer, (hk_dtype)op->dtype, hk_call_op(op), c->nranks, &op->scalar), out);
   choose_counter(c, op, a);
-  a->brief = !op->blocks && hk_exec_brief(choice->plan, a);
+  a->brief = d.executor == HK_EXECUTOR_STEPS && hk_exec_has_steps(choice->plan, a);
   choice->count = hk_selection_count(op);
   choice->kind = op->kind;
   choice->asks = op->asks;

@@ -5,11 +5,13 @@
 #include "../collectives/transfer.h"
 #include "../core/call.h"
 #include "../core/wiring.h"
+#include "../decide/select.h"
 #include "../failure/flight.h"
 #include "../failure/mismatch.h"
 #include "../failure/publish.h"
 #include "../kernels/steps.h"
 #include "run.h"
+#include "selection.h"
 
 enum { REF_MAX_BYTES = 1 << 30 }; /* one reference: a slot counts bytes in 32 bits */
 /* For the flight recorder: transfers have times if they have so many elements, or take so many steps. */
@@ -80,7 +82,7 @@ hk_status hk_transfer_open(const hk_call *call, hk_transfer *t) {
 /* The bytes of one slot; 0: not known yet. If the ends share no memory, it is the size of a slot. Otherwise the sender
  * decides: a reference covers as much as possible if the receiver can read the sender's memory. The receiver takes the
  * size from the first slot. */
-static size_t transfer_chunk_of(hk_link *l, const hk_call *call, size_t bytes) {
+static size_t transfer_chunk_of(hk_link *l, const hk_call *call, size_t bytes, hk_payload_mode mode) {
   hk_ref ref;
   if (l->proxied) return l->slot_bytes;
   if (call->p2p == HK_P2P_RECV) {
@@ -88,7 +90,7 @@ static size_t transfer_chunk_of(hk_link *l, const hk_call *call, size_t bytes) {
     uint32_t first = hk_link_recv_slot(l)->bytes;
     return first ? first : l->slot_bytes;
   }
-  if (bytes < HK_REF_MIN_BYTES || !hk_link_refer(l, call->in, bytes, &ref)) return l->slot_bytes;
+  if (mode == HK_PAYLOAD_COPIES || !hk_link_refer(l, call->in, bytes, &ref)) return l->slot_bytes;
   /* pieces of about equal size: the last must not be too short for a reference */
   size_t pieces = (bytes - 1) / REF_MAX_BYTES + 1;
   return ((bytes + pieces - 1) / pieces + 63) & ~(size_t)63;
@@ -96,13 +98,17 @@ static size_t transfer_chunk_of(hk_link *l, const hk_call *call, size_t bytes) {
 
 /* Sets the launch. False: the chunk is not known yet. */
 static bool transfer_set_launch(hk_transfer_run *r, const hk_call *call, size_t bytes) {
-  bool brief = r->plan.steps && bytes < HK_REF_MIN_BYTES && bytes <= r->link->slot_bytes;
-  size_t chunk = brief ? r->link->slot_bytes : transfer_chunk_of(r->link, call, bytes);
-  if (!chunk) return false;
+  const hk_machine *m = hk_selection_machine(call->comm);
+  const hk_request request = {.coll = HK_SENDRECV, .bytes = bytes, .unit = 1};
+  hk_decision d = {.chunk = r->link->slot_bytes};
+  hk_decide_payload(m, NULL, &request, bytes, &d);
+  hk_decide_executor(m, NULL, &request, bytes, &d);
+  const bool brief = d.executor == HK_EXECUTOR_STEPS && r->plan.steps;
+  if (!brief && !(d.chunk = transfer_chunk_of(r->link, call, bytes, d.payload.mode))) return false;
   r->launch.total = r->launch.block_bytes = bytes;
-  r->launch.chunk = chunk;
+  r->launch.chunk = d.chunk;
   r->launch.signature = hk_transfer_signature(bytes);
-  r->launch.move_flags = bytes >= HK_STREAM_MIN_BYTES ? HK_MOVE_UNCACHED : 0;
+  r->launch.move_flags = d.payload.uncached ? HK_MOVE_UNCACHED : 0;
   r->launch.brief = brief;
   return true;
 }

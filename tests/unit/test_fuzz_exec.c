@@ -75,6 +75,7 @@ static void fill_places(void) {
 
 typedef struct rank {
   hk_plan plan;
+  hk_launch launch;
   hk_exec exec;
   hk_link *links; /* [channels][nlinks] */
   uint32_t *in, *out;
@@ -185,7 +186,9 @@ static void make_rank(world *w, int r, bool in_place) {
   uint32_t *out = in_place && in_longer ? k->in + (size_t)r * w->count : k->out;
   k->memory = zeroed(hk_exec_bytes(&k->plan));
   k->scratch = zeroed(hk_exec_scratch_bytes(&k->plan, w->launch.chunk));
-  hk_exec_init(&k->exec, &k->plan, &w->launch, k->in, out, k->memory, k->scratch);
+  k->launch = w->launch;
+  k->launch.brief = w->launch.block_bytes < HK_REF_MIN_BYTES && hk_exec_has_steps(&k->plan, &w->launch);
+  hk_exec_init(&k->exec, &k->plan, &k->launch, k->in, out, k->memory, k->scratch);
 }
 
 /* Is a link of this lane not ready because of the other rank? To drain, all slots must be back. */
