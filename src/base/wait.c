@@ -16,6 +16,10 @@ enum {
   /* a nap is at most 1/NAP_PART of the time waited, so a wait ends late by at most that part */
   NAP_PART = 128,
   LONGEST_NAP_NS = 1000 * 1000,
+  CROWDED_NS = 100 * 1000,            /* after a yield that took so long, other threads want the core */
+  CROWDED_FOR_NS = 250 * 1000 * 1000, /* then a yield tries again, which may cost a time slice */
+  /* A sleep among other threads. The kernel adds some 50 us, unless the thread has another timer slack. */
+  MOMENT_NS = 1000,
   SLICE_MS = 50 /* the longest sleep in poll(2) between two checks of the failure words */
 };
 
@@ -62,6 +66,22 @@ static void wait_doze(const hk_waiter *w) {
   (void)nanosleep(&t, NULL); /* a signal ends it early, which does no harm */
 }
 
+/* Gives the core away until the other threads have run, or for a moment if they are many. */
+static void wait_give_way(hk_waiter *w) {
+  _Atomic(uint64_t) *until = w->env->crowded_until_ns;
+  const uint64_t before = hk_now_ns();
+  /* relaxed here and below: a hint that orders nothing */
+  if (until && before < atomic_load_explicit(until, memory_order_relaxed)) {
+    HK_UNCANCELLED;
+    const struct timespec t = {.tv_nsec = MOMENT_NS};
+    (void)nanosleep(&t, NULL);
+    return;
+  }
+  sched_yield();
+  const uint64_t now = until ? hk_now_ns() : before;
+  if (now - before >= CROWDED_NS) atomic_store_explicit(until, now + CROWDED_FOR_NS, memory_order_relaxed);
+}
+
 hk_status hk_wait_slow(hk_waiter *w) {
   hk_status rc = wait_failure_of(w->env);
   if (__builtin_expect(rc != HK_OK, 0)) return rc;
@@ -73,7 +93,7 @@ hk_status hk_wait_slow(hk_waiter *w) {
   if (w->waited_ns < w->env->patience_ns)
     hk_cpu_relax();
   else if (w->waited_ns < LONG_WAIT_NS || w->env->awake)
-    sched_yield();
+    wait_give_way(w);
   else
     wait_doze(w);
   return HK_OK;

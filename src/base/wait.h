@@ -23,8 +23,12 @@ typedef struct hk_wait_env {
   hk_status (*check)(void *arg, uint64_t waited_ns);
   void *arg;
   /* Polls before the first yield; 0 if there are more ranks than cores. Then more polls, until a wait has lasted for
-   * patience_ns: among busy processes of others a yield costs a time slice, thousands of times a usual wait. */
+   * patience_ns. */
   uint32_t spins, patience_ns;
+  /* If other threads want the core, a yield costs a time slice, thousands of times a usual wait. A thread that wakes up
+   * runs before them, so pauses sleep for a moment instead. Until this time, which a yield sets that took long. May be
+   * NULL: pauses only yield. */
+  _Atomic(uint64_t) *crowded_until_ns;
   /* A pause never sleeps: the caller decides when to (hk_wait_nap). */
   bool awake;
   /* Absolute hk_now_ns() after which a wait fails with HK_ERR_REMOTE; 0: none. */

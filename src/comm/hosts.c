@@ -13,7 +13,7 @@
 #include "../topo/join.h"
 #include "rings.h"
 
-enum { HOSTS_SPINS = 30, HOSTS_PATIENCE_NS = 1000 * 1000 };
+enum { HOSTS_SPINS = 30, HOSTS_PATIENCE_NS = 50 * 1000 };
 
 void hk_hosts_publish(ncclComm_t c, uint64_t *cpus, uint64_t *shm_off) {
   hk_host_cpus(cpus);
@@ -69,13 +69,13 @@ static hk_host_facts hosts_count_hosts(ncclComm_t c, const hk_host_rows *rows, h
     }
   }
   f.memory = f.multicast || c->nranks == 1 || (f.nhosts > 1 && !shm_off);
-  /* If there are more ranks than cores, spinning only keeps the awaited rank from running. If not, it runs on another
-   * core. A yield among busy programs costs a time slice of some milliseconds, and ranks that yield to such programs
-   * rarely run at the same time. */
+  /* If there are more ranks than cores, spinning only keeps the awaited rank from running, and a yield lets it run. If
+   * not, it usually runs on another core. It may also want this one, if other programs have taken the others. */
   const int64_t set = c->settings->SPIN;
   const bool shared = my_ranks > my_cores;
   wait->spins = set >= 0 ? (uint32_t)set : shared ? 0 : HOSTS_SPINS;
   wait->patience_ns = set >= 0 || shared ? 0 : HOSTS_PATIENCE_NS;
+  wait->crowded_until_ns = shared ? NULL : &c->crowded_until_ns;
   return f;
 }
 

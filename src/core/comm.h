@@ -147,6 +147,7 @@ struct ncclComm {
   struct hk_bootstrap *bootstrap;
   struct hk_peer *peers; /* [nranks]; transport/transport.h */
   hk_wait_env wait;
+  _Atomic(uint64_t) crowded_until_ns;
   struct hk_wiring *wiring;       /* wiring.h */
   struct hk_selection *selection; /* selection.h */
   struct hk_plans *plans;         /* plans.h */

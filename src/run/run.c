@@ -437,7 +437,11 @@ static inline void run_progress(group_run *g, hk_waiter *w) {
 
 static hk_status run_members(group_run *g) {
   const hk_wait_env *own = &g->members[0].comm->wait;
-  hk_wait_env env = {.check = run_check_group, .arg = g, .spins = own->spins, .patience_ns = own->patience_ns};
+  hk_wait_env env = {.check = run_check_group,
+                     .arg = g,
+                     .spins = own->spins,
+                     .patience_ns = own->patience_ns,
+                     .crowded_until_ns = own->crowded_until_ns};
   hk_waiter w;
   g->running = true;
   hk_wait_begin(&w, &env);

@@ -196,6 +196,7 @@ TEST(spins) {
     ck_assert_int_eq(hk_hosts_agree(&c, &all, false, &nhosts), HK_OK);
     ck_assert_msg(c.wait.spins == cases[i].spins, "case %zu: %u", i, c.wait.spins);
     ck_assert_uint_eq(c.wait.patience_ns > 0, cases[i].spins > 0);
+    ck_assert_uint_eq(c.wait.crowded_until_ns != NULL, cases[i].spins > 0);
   }
 }
 

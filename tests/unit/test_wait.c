@@ -11,10 +11,12 @@
 #include "../../src/base/wait.h"
 #include "../support/suite.h"
 
-/* In libc's place. */
+/* In libc's place. With busy_us other threads want the core. */
 static atomic_int yields;
+static unsigned busy_us;
 int sched_yield(void) {
   atomic_fetch_add(&yields, 1);
+  if (busy_us) usleep(busy_us);
   return (int)syscall(SYS_sched_yield);
 }
 
@@ -71,6 +73,25 @@ TEST(patience) {
     ck_assert_uint_ge(hk_now_ns() - begin, env.patience_ns);
     hk_wait_progress(&w);
   }
+}
+
+/* After a yield that took long the pauses of all waits sleep, and yield again after a while. */
+TEST(crowded) {
+  _Atomic(uint64_t) until = 0;
+  const hk_wait_env env = {.crowded_until_ns = &until};
+  hk_waiter w, other;
+  hk_wait_begin(&w, &env);
+  hk_wait_begin(&other, &env);
+  atomic_store(&yields, 0);
+  busy_us = 1000;
+  while (!atomic_load(&yields)) ck_assert_int_eq(hk_wait_pause(&w), HK_OK);
+  busy_us = 0;
+  ck_assert_uint_gt(until, hk_now_ns());
+  for (int i = 0; i < 10; i++) ck_assert(hk_wait_pause(&w) == HK_OK && hk_wait_pause(&other) == HK_OK);
+  ck_assert(hk_now_ns() >= until || atomic_load(&yields) == 1);
+  until = 0;
+  ck_assert_int_eq(hk_wait_pause(&other), HK_OK);
+  ck_assert_int_eq(atomic_load(&yields), 2);
 }
 
 TEST(fast_path_reads_no_clock) {
