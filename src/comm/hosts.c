@@ -75,7 +75,7 @@ static hk_host_facts hosts_count_hosts(ncclComm_t c, const hk_host_rows *rows, h
   const bool shared = my_ranks > my_cores;
   wait->spins = set >= 0 ? (uint32_t)set : shared ? 0 : HOSTS_SPINS;
   wait->patience_ns = set >= 0 || shared ? 0 : HOSTS_PATIENCE_NS;
-  wait->crowded_until_ns = shared ? NULL : &c->crowded_until_ns;
+  wait->crowded_until_ns = shared ? NULL : &c->health.crowded_until_ns;
   return f;
 }
 

@@ -69,6 +69,7 @@ typedef struct hk_health {
   _Atomic(int) revoker; /* the rank that revoked it, if it was another one */
   _Atomic(bool) finalized;
   _Atomic(bool) suspended; /* ncclCommSuspend: no operation until ncclCommResume */
+  _Atomic(uint64_t) crowded_until_ns; /* hk_wait_env */
   pthread_mutex_t lock;    /* protects `cause` and the other data for failure reports */
   uint32_t *stop_kernels;  /* set to 1 at a failure, to end the communicator's kernels; NULL: it has no kernels */
   /* The event that the communicator ends with (precedence.h): the strongest one so far, until it is settled. `failure`
@@ -147,7 +148,6 @@ struct ncclComm {
   struct hk_bootstrap *bootstrap;
   struct hk_peer *peers; /* [nranks]; transport/transport.h */
   hk_wait_env wait;
-  _Atomic(uint64_t) crowded_until_ns;
   struct hk_wiring *wiring;       /* wiring.h */
   struct hk_selection *selection; /* selection.h */
   struct hk_plans *plans;         /* plans.h */
