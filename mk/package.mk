@@ -7,13 +7,14 @@ dist: ## the sources of this version, its changes, check sums, recipes for conda
 deb: ## Debian packages in build/packages: libhocket-nccl2, libhocket-dev, hocket, python3-hocket; NVCC=yes for GPUs
 	@scripts/deps.sh build deb
 	@NVCC="$(if $(filter file undefined,$(origin NVCC)),no,$(or $(NVCC),no))" scripts/deb.sh
-check-packages: ## recipes for NCCL, Debian packages and the Dockerfile on fresh Debians 12 and 13 (root, debootstrap), wheels, conda; RELEASES=
+check-packages: ## recipes for NCCL, Debian packages and the Dockerfile on fresh Debians 12 and 13 (root, debootstrap), wheels, conda, Spack; RELEASES= SPACK=
 	@scripts/deps.sh build
 	@tests/packages/recipes.sh
 	@RELEASES="$(RELEASES)" tests/debian/packages.sh || [ $$? = 77 ]
 	@tests/debian/docker.sh || [ $$? = 77 ]
 	@tests/packages/wheels.sh || [ $$? = 77 ]
 	@tests/packages/conda.sh || [ $$? = 77 ]
+	@tests/packages/spack.sh || [ $$? = 77 ]
 
 site: ## the site in build/site/html: the pages of docs/, manual pages, the API; Sphinx from the package index
 	@scripts/deps.sh build site
