@@ -34,6 +34,18 @@ TEST(describes_hosts) {
   hk_layout_free(l);
 }
 
+TEST(finds_periods) {
+  static const uint64_t host[] = {1, 1, 2, 2};
+  static const int32_t orders[][4] = {{0, 1, 2, 3}, {1, 2, 3, 0}, {1, 0, 3, 2}, {0, 3, 2, 1}, {0, 1, 3, 2}};
+  static const int periods[] = {1, 1, 2, 2, 4};
+  for (size_t k = 0; k < HK_ARRAY_LENGTH(periods); k++) {
+    hk_layout *l;
+    ck_assert_int_eq(hk_layout_new(&l, 4, host, NULL, orders[k], 1), HK_OK);
+    ck_assert_int_eq(l->period, periods[k]);
+    hk_layout_free(l);
+  }
+}
+
 TEST(refuses_wrong_orders) {
   static const uint64_t host[] = {1, 1, 1};
   static const int32_t twice[] = {0, 1, 1}, beyond[] = {0, 1, 3}, right[] = {2, 0, 1};
