@@ -16,6 +16,7 @@
  * bits.
  */
 #include "hosts.h"
+#include "mesh.h"
 
 /* Channels. In a switch, what is dealt and what is collected are links of different kinds, and the ring has two lanes:
  * the sum of a block, then its way to all hosts. So loads of sums and stores to all, which fill the links in one
@@ -177,17 +178,19 @@ void hk_build_hier(hk_builder *b, const hk_build *w, bool in_switch) {
 }
 static void hier_build(hk_builder *b, const hk_build *w) { hk_build_hier(b, w, false); }
 
-const char *hk_hier_cannot(const hk_team *team, bool in_switch) {
+const char *hk_hier_cannot(const hk_team *team, hk_coll coll) {
+  (void)coll;
   if (team->nhosts < 2) return "needs several hosts";
   if (team->ranks_per_host < 2) return "needs hosts of several ranks";
-  if (in_switch && team->least_per_host < team->ranks_per_host) return "needs hosts of equally many ranks";
-  HK_ASSERT(HIER_SWITCHED == 262143, "the text below");
-  if (in_switch && team->nranks > HIER_SWITCHED) return "needs 262143 ranks at most";
   return team->ranks_per_host <= HK_HOST_FAN ? NULL : "needs 255 ranks a host at most";
 }
-static const char *hier_cannot(const hk_team *team, hk_coll coll) {
-  (void)coll;
-  return hk_hier_cannot(team, false);
+const char *hk_hier_switch_cannot(const hk_team *team) {
+  const char *why = hk_mesh_switch_cannot(team, team->ranks_per_host);
+  if (!why) why = hk_hier_cannot(team, HK_ALLREDUCE);
+  if (why) return why;
+  if (team->least_per_host < team->ranks_per_host) return "needs hosts of equally many ranks";
+  HK_ASSERT(HIER_SWITCHED == 262143, "the text below");
+  return team->nranks <= HIER_SWITCHED ? NULL : "needs 262143 ranks at most";
 }
 
 const hk_algorithm hk_algorithm_hier = {
@@ -195,6 +198,6 @@ const hk_algorithm hk_algorithm_hier = {
     .about =
         "sums inside the host, a ring between hosts for each local rank, copies inside; fewest bytes between hosts",
     .colls = 1u << HK_ALLREDUCE,
-    .cannot = hier_cannot,
+    .cannot = hk_hier_cannot,
     .build = hier_build,
 };

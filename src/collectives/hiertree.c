@@ -99,15 +99,10 @@ void hk_build_hiertree(hk_builder *b, const hk_build *w, bool in_switch) {
 
 static void hiertree_build(hk_builder *b, const hk_build *w) { hk_build_hiertree(b, w, false); }
 
-static const char *hiertree_cannot(const hk_team *team, hk_coll coll) {
-  (void)coll;
-  return hk_hier_cannot(team, false);
-}
-
 const hk_algorithm hk_algorithm_hiertree = {
     .name = "hiertree",
     .about = "sums inside the host, two binary trees between hosts for each local rank, copies inside; for many hosts",
     .colls = 1u << HK_ALLREDUCE,
-    .cannot = hiertree_cannot,
+    .cannot = hk_hier_cannot,
     .build = hiertree_build,
 };

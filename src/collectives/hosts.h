@@ -92,4 +92,5 @@ static inline void hk_home_collect(hk_builder *b, const hk_home *p, int from, un
 void hk_build_hier(hk_builder *b, const hk_build *w, bool in_switch);
 void hk_build_hiertree(hk_builder *b, const hk_build *w, bool in_switch);
 /* Why they cannot run; in words that follow the algorithm's name. */
-const char *hk_hier_cannot(const hk_team *team, bool in_switch);
+const char *hk_hier_cannot(const hk_team *team, hk_coll coll);
+const char *hk_hier_switch_cannot(const hk_team *team);

@@ -20,9 +20,8 @@
 
 static const char *nvls_cannot(const hk_team *team, hk_coll coll) {
   const char *why = hk_mesh_switch_cannot(team, team->ranks_per_host);
-  if (why) return why;
-  if (team->nhosts == 1) return NULL;
-  return coll == HK_ALLREDUCE ? hk_hier_cannot(team, true) : "is for ranks on one switch";
+  if (why || team->nhosts == 1) return why;
+  return coll == HK_ALLREDUCE ? hk_hier_switch_cannot(team) : "is for ranks on one switch";
 }
 
 static void nvls_build(hk_builder *b, const hk_build *w) {

@@ -7,14 +7,12 @@
  *   between  2 ceil(log2 H) steps and one for each wave, 2 S bytes leave the busiest host
  */
 #include "hosts.h"
-#include "mesh.h"
 
 static void nvlstree_build(hk_builder *b, const hk_build *w) { hk_build_hiertree(b, w, true); }
 
 static const char *nvlstree_cannot(const hk_team *team, hk_coll coll) {
   (void)coll;
-  const char *why = hk_mesh_switch_cannot(team, team->ranks_per_host);
-  return why ? why : hk_hier_cannot(team, true);
+  return hk_hier_switch_cannot(team);
 }
 
 const hk_algorithm hk_algorithm_nvlstree = {
