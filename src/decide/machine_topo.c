@@ -39,22 +39,9 @@ static hk_status machine_topo_home_of(home *h, const hk_cluster *c, const hk_pla
   return hk_paths_new(&h->paths, h->t, rules);
 }
 
-static void machine_topo_add(home *h, const hk_path *p, double bytes) {
-  for (int i = 0; i < p->nhops; i++) h->load[h->paths->hops[p->first + (uint32_t)i]] += bytes;
-}
-
-/* Microseconds until the fullest edge has carried its load. */
-static double machine_topo_busiest(const home *h) {
-  double us = 0;
-  for (uint32_t e = 0; e < h->t->nedges; e++) {
-    double t = h->t->edges[e].gbps > 0 ? h->load[e] / h->t->edges[e].gbps / 1000 : 0;
-    if (t > us) us = t;
-  }
-  return us;
-}
+static void machine_topo_add(home *h, const hk_path *p, double bytes) { hk_path_load(h->paths, p, bytes, h->load); }
+static double machine_topo_busiest(const home *h) { return hk_paths_busiest_us(h->paths, h->load); }
 static void machine_topo_clear(home *h) { memset(h->load, 0, (h->t->nedges + 1) * sizeof *h->load); }
-
-static double machine_topo_max(double a, double b) { return a > b ? a : b; }
 
 /* Time if every rank sends one part of a byte, of n - 1 equal parts, to the rank `by` further; by 0: all parts to all
  * others at once. */
@@ -74,20 +61,20 @@ static void machine_topo_look_inside(home *h, hk_level *l) {
     const hk_path *p = hk_path_between(h->paths, h->nodes[i], h->nodes[(i + 1) % h->n]);
     if (h->n > 1) machine_topo_add(h, p, 1);
   }
-  l->ring_us_per_b = machine_topo_max(l->ring_us_per_b, machine_topo_busiest(h));
+  l->ring_us_per_b = fmax(l->ring_us_per_b, machine_topo_busiest(h));
   for (int i = 0; i < h->n; i++)
     for (int k = 0; k < h->n; k++) {
       if (i == k) continue;
       const hk_path *p = hk_path_between(h->paths, h->nodes[i], h->nodes[k]);
-      us = machine_topo_max(us, p->us);
-      if (p->gbps > 0) l->one_us_per_b = machine_topo_max(l->one_us_per_b, 1 / (double)p->gbps / 1000);
+      us = fmax(us, p->us);
+      if (p->gbps > 0) l->one_us_per_b = fmax(l->one_us_per_b, 1 / (double)p->gbps / 1000);
     }
   /* All at once, no rank waits while a link is free; one distance after another, each step waits for the busiest link.
    * With a switch, or one narrow link, both are equal. If paths lead over several GPUs (meshes), programs are between
    * the two. */
   for (int by = 1; by < h->n; by++) in_turn += machine_topo_mesh_us(h, by);
-  l->mesh_us_per_b = machine_topo_max(l->mesh_us_per_b, sqrt(machine_topo_mesh_us(h, 0) * in_turn));
-  l->alpha_us = machine_topo_max(l->alpha_us, us);
+  l->mesh_us_per_b = fmax(l->mesh_us_per_b, sqrt(machine_topo_mesh_us(h, 0) * in_turn));
+  l->alpha_us = fmax(l->alpha_us, us);
 }
 
 /* Adds the load of bytes from a GPU to the nearest CPU's memory, and from there to the port.  Returns the added
@@ -122,7 +109,7 @@ static hk_status machine_topo_look_out(home *h, const hk_cluster *c, hk_path_cla
                      "(nic=1x100 in a string, a <net> in the XML)",
                      c->name, h->t->name);
     const hk_path *first = hk_path_between(h->paths, h->nodes[i], nets[0]);
-    if (first->gbps > 0) l->one_us_per_b = machine_topo_max(l->one_us_per_b, 1 / (double)first->gbps / 1000);
+    if (first->gbps > 0) l->one_us_per_b = fmax(l->one_us_per_b, 1 / (double)first->gbps / 1000);
     double staged_us = 0;
     for (uint32_t k = 0; k < near; k++) {
       const hk_path *p = hk_path_between(h->paths, h->nodes[i], nets[k]);
@@ -133,10 +120,10 @@ static hk_status machine_topo_look_out(home *h, const hk_cluster *c, hk_path_cla
       else
         machine_topo_add(h, p, bytes);
     }
-    us = machine_topo_max(us, 2 * first->us + staged_us);
+    us = fmax(us, 2 * first->us + staged_us);
   }
-  l->ring_us_per_b = machine_topo_max(l->ring_us_per_b, machine_topo_busiest(h));
-  l->alpha_us = machine_topo_max(l->alpha_us, us);
+  l->ring_us_per_b = fmax(l->ring_us_per_b, machine_topo_busiest(h));
+  l->alpha_us = fmax(l->alpha_us, us);
   return HK_OK;
 }
 
@@ -179,12 +166,12 @@ static void machine_topo_describe_gpus(hk_machine *m, const home *h, const hk_se
   }
   while (generations[k].sm > g->sm) k++;
   m->team.overlap = true;
-  m->copy_us_per_b = machine_topo_max(m->copy_us_per_b, 2 / memory / 1000); /* read and written */
-  m->gamma_us_per_b = machine_topo_max(m->gamma_us_per_b, 1 / memory / 1000);
+  m->copy_us_per_b = fmax(m->copy_us_per_b, 2 / memory / 1000); /* read and written */
+  m->gamma_us_per_b = fmax(m->gamma_us_per_b, 1 / memory / 1000);
   m->launch_us = hk_gpu_launch_us(g->sm);
   m->sync_us = m->far_sync_us = HK_GPU_SYNC_US;
   m->channel_us = HK_GPU_CHANNEL_US + HK_GPU_STAGGER_US;
-  m->channel_us_per_b = machine_topo_max(m->channel_us_per_b, 1 / hk_gpu_lane_gbps(g->sm) / 1000);
+  m->channel_us_per_b = fmax(m->channel_us_per_b, 1 / hk_gpu_lane_gbps(g->sm) / 1000);
   m->max_channels = m->max_channels && m->max_channels < generations[k].channels ? m->max_channels
                                                                                  : generations[k].channels;
   m->protocols &= 1u << HK_PROTO_SIMPLE | 1u << HK_PROTO_LL | (nvlink && g->sm >= 70 ? 1u << HK_PROTO_LL128 : 0);
@@ -230,10 +217,10 @@ hk_machine hk_machine_of_gpus(const hk_gpu_facts *f, const hk_constants *constan
   const double sharers = f->ranks_per_gpu, link = sharers > 1 ? sharers * 2 * p.copy_us_per_b : 0;
   const double least = f->staged ? 1.0 / STAGED_GBPS / 1000 : 0;
   hk_level inside = p.inside;
-  if (f->staged) inside.alpha_us = machine_topo_max(inside.alpha_us, STAGED_US + HK_GPU_INSTR_US);
-  inside.ring_us_per_b = machine_topo_max(machine_topo_max(inside.ring_us_per_b, link), least);
-  inside.mesh_us_per_b = machine_topo_max(machine_topo_max(inside.mesh_us_per_b, link), least);
-  inside.one_us_per_b = machine_topo_max(inside.one_us_per_b, least);
+  if (f->staged) inside.alpha_us = fmax(inside.alpha_us, STAGED_US + HK_GPU_INSTR_US);
+  inside.ring_us_per_b = fmax(fmax(inside.ring_us_per_b, link), least);
+  inside.mesh_us_per_b = fmax(fmax(inside.mesh_us_per_b, link), least);
+  inside.one_us_per_b = fmax(inside.one_us_per_b, least);
   hk_level net = {.alpha_us = constants->net_alpha_us + HK_GPU_INSTR_US + HK_GPU_PROXY_US,
                   .ring_us_per_b = constants->net_us_per_b,
                   .mesh_us_per_b = constants->net_us_per_b,
@@ -309,7 +296,7 @@ static void machine_topo_describe_cpus(hk_machine *m, const home *h, const hk_co
                      .nslots = (uint32_t)s->SLOTS};
   hk_machine host = hk_machine_of_hosts(&f, constants);
   if (had && had < host.cores_per_host) host.cores_per_host = had;
-  host.between.ring_us_per_b = machine_topo_max(host.between.ring_us_per_b, m->between.ring_us_per_b);
+  host.between.ring_us_per_b = fmax(host.between.ring_us_per_b, m->between.ring_us_per_b);
   host.between.mesh_us_per_b = host.between.ring_us_per_b;
   *m = host;
 }

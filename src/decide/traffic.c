@@ -83,7 +83,7 @@ static void traffic_send(look *l, double *load, int k, int from, int to, double 
   if (host != 0 || !l->wires->n) return;
   const int a = hk_layout_local_of(l->layout, from), b = hk_layout_local_of(l->layout, to);
   const hk_path *p = hk_path_between(l->wires->paths, l->wires->nodes[a], l->wires->nodes[b]);
-  for (int i = 0; i < p->nhops; i++) load[l->wires->paths->hops[p->first + (uint32_t)i]] += bytes;
+  hk_path_load(l->wires->paths, p, bytes, load);
   if (p->gbps > 0) l->own[a] += bytes / (double)p->gbps / 1000;
   l->hops += bytes;
   l->hops_us += bytes * (double)p->us;
@@ -103,12 +103,7 @@ static void traffic_add(look *l, double *load, int k, const hk_map *m, double by
 
 /* Microseconds until the fullest edge has carried its load. */
 static double traffic_carry(const look *l, const double *load) {
-  double us = 0;
-  for (uint32_t e = 0; e < l->nedges; e++) {
-    const double gbps = (double)l->wires->paths->topo->edges[e].gbps;
-    if (gbps > 0) us = fmax(us, load[e] / gbps / 1000);
-  }
-  return us;
+  return l->nedges ? hk_paths_busiest_us(l->wires->paths, load) : 0;
 }
 
 /* Moves the load into the sum. */

@@ -411,3 +411,12 @@ uint32_t hk_paths_near_nets(const hk_paths *p, uint32_t node, uint32_t *nets, ui
   while (near < n && paths_as_near(hk_path_between(p, node, nets[near]), hk_path_between(p, node, nets[0]))) near++;
   return near;
 }
+
+double hk_paths_busiest_us(const hk_paths *p, const double *load) {
+  double us = 0;
+  for (uint32_t e = 0; e < p->topo->nedges; e++) {
+    const double gbps = (double)p->topo->edges[e].gbps, t = gbps > 0 ? load[e] / gbps / 1000 : 0;
+    if (t > us) us = t;
+  }
+  return us;
+}

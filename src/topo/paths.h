@@ -60,6 +60,12 @@ void hk_paths_free(hk_paths *p);
 static inline const hk_path *hk_path_between(const hk_paths *p, uint32_t from, uint32_t to) {
   return &p->at[(size_t)p->index[from] * p->n + p->index[to]];
 }
+/* Adds bytes to the load of each edge of the path. */
+static inline void hk_path_load(const hk_paths *p, const hk_path *path, double bytes, double *load) {
+  for (uint32_t i = 0; i < path->nhops; i++) load[p->hops[path->first + i]] += bytes;
+}
+/* Microseconds until the fullest edge has carried its load, bytes for each edge of the topology. */
+double hk_paths_busiest_us(const hk_paths *p, const double *load);
 /* The NETs nearest to a GPU or CPU, best first. Equally near NETs are distributed among the GPUs with the same distance
  * to them. Returns the number (at most `most`). */
 uint32_t hk_paths_nets(const hk_paths *p, uint32_t node, uint32_t *nets, uint32_t most);
