@@ -6,19 +6,28 @@
  * neighbour and get the result back: 2 more steps of S bytes each.
  *
  * The message is divided into p blocks. One rank makes the sum of a block, so all ranks get the same bits. One lane
- * sends and one receives, so that up to eight blocks of a step follow each other without waiting; a slot from the rank
- * to itself says that as many have been received (token.h). Partial sums are in the output. In place this overwrites no
+ * sends and one receives, so that up to eight blocks of a step follow each other without waiting; an empty slot from
+ * the rank to itself says that as many have been received. Partial sums are in the output. In place this overwrites no
  * input too early: a block is sent before its sum returns, and from the same rank.
  */
 #include "algorithm.h"
 #include "pattern.h"
-#include "token.h"
 
 typedef struct place {
   hk_cube cube;
   int corner, client; /* client -1: none */
   unsigned blocks;
 } place;
+
+/* The sending lane awaits an empty slot that the receiving lane gives. Both use one channel. */
+static void halving_give(hk_builder *b) {
+  hk_operand to = hk_send_to(b, hk_builder_rank(b), 0, 0);
+  hk_build_move(b, 0, &to, 1, NULL, 0);
+}
+static void halving_await(hk_builder *b) {
+  hk_operand from = hk_recv_from(b, hk_builder_rank(b), 0, 0);
+  hk_build_move(b, 0, NULL, 0, &from, 1);
+}
 
 /* A rank outside the cube. */
 static void halving_build_client(hk_builder *b, int server, unsigned blocks) {
@@ -43,7 +52,7 @@ static void halving_send(hk_builder *b, int peer, unsigned first, unsigned count
     const hk_operand to = hk_send_to(b, peer, at, (int)group);
     hk_build_copy(b, to, output ? hk_out(at, (int)group) : hk_in(at, (int)group));
   }
-  if (awaits) hk_token_await(b);
+  if (awaits) halving_await(b);
   hk_build_end_repeat(b);
 }
 
@@ -51,7 +60,7 @@ static void halving_build_sends(hk_builder *b, const place *x) {
   bool output = x->client >= 0;
   hk_build_lane(b);
   hk_build_repeat(b, output ? x->blocks / halving_group(x->blocks) : 0);
-  hk_token_await(b);
+  halving_await(b);
   hk_build_end_repeat(b);
   for (int have = x->cube.p / 2; have >= 1; have /= 2) {
     unsigned low = (unsigned)(x->corner & ~(2 * have - 1)), give = low + ((unsigned)~x->corner & (unsigned)have);
@@ -74,7 +83,7 @@ static void halving_receive(hk_builder *b, int peer, unsigned first, unsigned co
                                kept == HK_OUT ? hk_out(at, (int)group) : hk_in(at, (int)group)};
     hk_build_move(b, flags, (hk_operand[]){hk_out(at, (int)group)}, 1, from, adds ? 2 : 1);
   }
-  hk_token_give(b);
+  halving_give(b);
   hk_build_end_repeat(b);
 }
 

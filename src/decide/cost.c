@@ -14,7 +14,7 @@ enum {
   LEAST_CHUNK = 8192,      /* below it, the cost of a message exceeds that of its bytes */
   TINY_CHUNK = 512,        /* minimum for any number of links */
   ELEMENTS = 64,           /* every chunk is a multiple of it: whole elements, whole cache lines */
-  MANY_LINKS = 64,         /* more links cost extra, see hk_price */
+  MANY_LINKS = 64,         /* more links cost extra, see cost_price */
   FEW_FAR_LINKS = 4 /* with at most so many links to other hosts, a rank's partners are neighbours: rings, trees */
 };
 /* The cost of a further wave, in rounds, if no rank waits for an answer: a lane sends ahead while it has free slots. */
@@ -151,7 +151,7 @@ static double cost_chain_us(const hk_machine *m, hk_chain c) {
   return (c.rounds - c.far) * cost_round_us(m, &m->inside) + c.far * cost_round_us(m, &m->between);
 }
 
-double hk_price(const hk_machine *m, const hk_outline *o, double block) {
+static double cost_price(const hk_machine *m, const hk_outline *o, double block) {
   if (m->team.overlap) return hk_price_gpu(m, o, block);
   const hk_summary *s = &o->summary;
   const double crowd = cost_crowd(m), waves = cost_waves(m, o, block), part = (waves + hk_depth(o) - 1) / waves;
@@ -183,7 +183,7 @@ hk_status hk_algorithm_price(const hk_machine *m, const hk_algorithm *a, hk_coll
   const hk_outline *o;
   HK_OR_RETURN(cost_outline(m, a, coll, &o));
   const bool can = o && (!m->quantised || o->summary.quantises);
-  *us = can ? hk_price(m, o, (double)bytes / fmax(1, o->summary.blocks)) : INFINITY;
+  *us = can ? cost_price(m, o, (double)bytes / fmax(1, o->summary.blocks)) : INFINITY;
   return HK_OK;
 }
 

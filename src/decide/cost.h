@@ -19,10 +19,8 @@
  * lines. */
 double hk_far_sync_us(const hk_machine *m, double bytes);
 
-/* The price in microseconds of an operation by the protocol and channels of the machine (hk_machine_as). `block`: bytes
- * of a block. */
-double hk_price(const hk_machine *m, const hk_outline *o, double block);
-/* The same if links move bytes by themselves. */
+/* The price in microseconds of an operation by the protocol and channels of the machine (hk_machine_as), if links move
+ * bytes by themselves. `block`: bytes of a block. */
 double hk_price_gpu(const hk_machine *m, const hk_outline *o, double block);
 /* Bytes of a block that one wave moves through slots. `block`: bytes of a block on one channel. */
 size_t hk_chunk(const hk_machine *m, const hk_outline *o, size_t block);
