@@ -131,5 +131,5 @@ out:
 
 void hk_hosts_joined(ncclComm_t c) {
   hk_machine *m = &c->selection->machine;
-  m->reads = !m->team.overlap && hk_wire_reads(c); /* not GPUs: what their peers cannot read is copied into slots */
+  m->reads = m->team.overlap ? 0 : hk_wire_reads(c); /* not GPUs: what their peers cannot read is copied into slots */
 }

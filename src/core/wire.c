@@ -282,10 +282,10 @@ hk_wired_link *hk_wire_next(ncclComm_t c, hk_link_walk *walk) {
   return NULL;
 }
 
-bool hk_wire_reads(ncclComm_t c) {
+double hk_wire_reads(ncclComm_t c) {
   const int all = c->wiring->multicast; /* the transport that reaches all */
   const hk_transport *t = all >= 0 ? hk_transports[all] : NULL;
-  return t && t->reads && t->reads(c->wiring->states[all]);
+  return t && t->reads ? t->reads(c->wiring->states[all]) : 0;
 }
 
 bool hk_wire_multicasts(ncclComm_t c) { return c->wiring->multicast >= 0; }

@@ -31,4 +31,4 @@ typedef struct hk_link_walk {
 } hk_link_walk;
 hk_wired_link *hk_wire_next(ncclComm_t c, hk_link_walk *walk);
 /* hk_transport.reads of the transport that reaches all ranks. */
-bool hk_wire_reads(ncclComm_t c);
+double hk_wire_reads(ncclComm_t c);

@@ -11,6 +11,7 @@ enum {
   WAVE_BYTES = 256 << 10,  /* of a rank in shared slots for one wave: the caches then hold some waves of all ranks */
   READ_BYTES = 16 << 20,   /* of a wave that is read by reference, see cost_run_chunk */
   SCRATCH_BYTES = 8 << 20, /* of one lane */
+  LONG_COPY = 1 << 20,     /* see LONGER */
   LEAST_CHUNK = 8192,      /* below it, the cost of a message exceeds that of its bytes */
   TINY_CHUNK = 512,        /* minimum for any number of links */
   ELEMENTS = 64,           /* every chunk is a multiple of it: whole elements, whole cache lines */
@@ -31,6 +32,10 @@ enum {
 #define SUMMED_COPIES 1
 /* The kernel hands the core to a rank that waits in a socket; ranks that share memory do it themselves. */
 #define SOCKET_SWITCHES 4
+
+/* From LONG_COPY on, a copy by the kernel takes so many times as long: one core has all the cache misses, which sender
+ * and reader share if data goes through slots (docs/results/cpu.md). */
+#define LONGER 1.4
 
 /* Ranks that share a core, at least 1. */
 static double cost_crowd(const hk_machine *m) {
@@ -119,7 +124,24 @@ size_t hk_chunk(const hk_machine *m, const hk_outline *o, size_t block) {
 /* References take no room in slots, so their waves may be longer. Longer waves are better: a rank can be ahead of its
  * peers only by as many waves as a link has slots, and after each wave it waits for the slower of two ranks. */
 static size_t cost_run_chunk(const hk_machine *m, const hk_outline *o, size_t block) {
-  return hk_payload_reads(m, o) ? cost_chunk_within(m, o, block, READ_BYTES) : hk_chunk(m, o, block);
+  return hk_payload_reads(m, o, block) ? cost_chunk_within(m, o, block, READ_BYTES) : hk_chunk(m, o, block);
+}
+
+/* In copies of a block by a core. Through slots, the sender and the reader both copy each block, at the same time. If
+ * some rank only sends, the reader's copy of the first wave follows the sender's. */
+bool hk_kernel_wins(const hk_machine *m, const hk_outline *o, size_t block, bool in_place) {
+  const hk_volume *most = &o->summary.most, *all = &o->summary.all;
+  const double once = m->reads > 0 ? m->reads : HK_KERNEL_COPY, reads = block < LONG_COPY ? once : once * LONGER;
+  const double share = cost_crowd(m) / o->summary.nranks;
+  const double waves = ceil((double)block / (double)hk_chunk(m, o, block));
+  double slots = fmax((double)most->written, share * (double)all->written);
+  double kernel = (double)(most->kept - most->taken) + reads * (double)most->taken;
+  kernel = fmax(kernel, share * ((double)(all->kept - all->taken) + reads * (double)all->taken));
+  if (in_place) {
+    slots = fmax((double)most->moved, share * (double)all->moved);
+    kernel = reads * fmax((double)most->taken, share * (double)all->taken);
+  }
+  return kernel < slots + (o->summary.one_way ? 1 / fmax(1, waves) : 0);
 }
 
 static double cost_waves(const hk_machine *m, const hk_outline *o, double block) {
@@ -188,7 +210,7 @@ hk_status hk_algorithm_price(const hk_machine *m, const hk_algorithm *a, hk_coll
 }
 
 static size_t cost_chunk_of(const hk_machine *m, const hk_outline *o, size_t block) {
-  return o ? cost_run_chunk(m, o, (block + (size_t)m->channels - 1) / (size_t)m->channels) : m->slot_bytes;
+  return o ? cost_run_chunk(m, o, hk_channel_block(m, block)) : m->slot_bytes;
 }
 
 hk_status hk_choose_chunk(const hk_machine *m, const hk_algorithm *a, hk_coll coll, size_t block, size_t *out) {
@@ -211,10 +233,10 @@ hk_status hk_decide_way(const hk_machine *m, const hk_request *r, hk_decision *d
   hk_machine as = *m;
   HK_OR_RETURN(cost_outline(m, d->algorithm, r->coll, &o));
   const size_t block = cost_block_of(m, o, r);
-  hk_decide_payload(m, o, r, block, d);
-  as.uncached = d->payload.uncached;
+  as.uncached = r->bytes >= HK_STREAM_MIN_BYTES;
+  hk_decide_payload(&as, o, r, block, d);
   d->chunk = cost_chunk_of(&as, o, block);
-  hk_decide_executor(m, o, r, block, d);
+  hk_decide_executor(&as, o, r, block, d);
   return HK_OK;
 }
 

@@ -33,7 +33,7 @@ void hk_machine_quantise(hk_machine *m, size_t unit) {
   m->copy_us_per_b += QUANTISE_US / (double)unit;
   m->gamma_us_per_b += QUANTISE_US / (double)unit;
   m->slot_bytes = hk_quantised_fit(m->slot_bytes) * unit;
-  m->reads = false; /* slots carry other bytes than memory has */
+  m->reads = 0; /* slots carry other bytes than memory has */
   m->quantised = true;
 }
 

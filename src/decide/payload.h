@@ -25,8 +25,9 @@ typedef struct hk_request {
 
 typedef struct hk_payload {
   hk_payload_mode mode;
-  bool uncached;   /* the message exceeds the caches, so stores go past them */
-  const char *why; /* a sentence, without its full stop */
+  uint8_t by_kernel; /* HK_KERNEL_*: what may be read from private memory */
+  bool uncached;     /* the message exceeds the caches, so stores go past them */
+  const char *why;   /* a sentence, without its full stop */
 } hk_payload;
 
 struct hk_decision; /* select.h */
@@ -37,8 +38,8 @@ struct hk_outline;  /* outlines.h */
 static inline bool hk_payload_may_place(const hk_machine *m) {
   return !m->team.overlap && m->team.nranks > 2 && m->team.nranks <= HK_PLACES_READERS + 1;
 }
-/* True if waves move references alone: they may be longer than slots. */
-bool hk_payload_reads(const hk_machine *m, const struct hk_outline *o);
+/* True if waves move references alone: they may be longer than slots. `block`: bytes of a block on one channel. */
+bool hk_payload_reads(const hk_machine *m, const struct hk_outline *o, size_t block);
 /* Sets d->payload; equal on all ranks. `o` may be NULL: a transfer. `block`: bytes of a block. */
 void hk_decide_payload(const hk_machine *m, const struct hk_outline *o, const hk_request *r, size_t block,
                        struct hk_decision *d);

@@ -30,6 +30,16 @@ enum {
   HK_GPU_SMALL_SOURCES = 8,
   HK_GPU_SMALL_SENDS = 8
 };
+/* A copy by the kernel from another process, in copies by a core, if the ranks of a host have not measured it: a
+ * default, measured on two cores of an Intel Xeon (docs/results/cpu.md). */
+#define HK_KERNEL_COPY 1.0
+/* Private memory of which slots may carry references: the kernel copies it for its reader (process_vm_readv). All else
+ * goes through slots; so does input that the reader adds, which it would have to copy first. */
+enum {
+  HK_KERNEL_MOVES = 1,  /* data that readers only move */
+  HK_KERNEL_PLACED = 2, /* the same if the call is in place: the rank makes no copy of its own */
+  HK_KERNEL_SUMS = 4    /* sums that the rank has just made */
+};
 /* Bytes of a slot's LL lines for data of `bytes`: each 8 bytes are in a line of 16. */
 #define HK_GPU_LL_LINES(bytes) (2 * (size_t)(bytes))
 /* Bytes of a message that LL128 lines of `bytes` carry. */

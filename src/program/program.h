@@ -266,11 +266,11 @@ typedef struct hk_traits {
   /* It adds nothing, and sends only data from the user's buffers, over links with one reader. So if ranks read each
    * other's memory, links can carry references to all of it, and slots need no room for data. */
   uint8_t refers;
-  uint8_t receives;     /* it has links that receive */
+  uint8_t unused;       /* programs are compared as bytes, so there are no gaps */
   uint16_t parts;       /* HK_PART_WHOLE: blocks of a message, if there are several; else 0 */
   uint16_t switch_span; /* one more than the highest channel of its links in a switch, multicasts too; 0: it has none */
 } hk_traits;
-HK_ASSERT(sizeof(hk_traits) == 24, "without gaps, because programs are compared as bytes");
+HK_ASSERT(sizeof(hk_traits) == 24, "without gaps");
 
 typedef struct hk_program {
   char algorithm[24];

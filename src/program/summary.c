@@ -25,7 +25,6 @@ static void summary_links(const hk_program *p, hk_traits *t) {
     if (l->channel >= t->span) t->span = (uint16_t)(l->channel + 1);
     const bool multicast = l->kind == HK_LINK_MCAST_SEND || l->kind == HK_LINK_MCAST_RECV;
     t->multicasts |= multicast;
-    t->receives |= !hk_link_sends((hk_link_kind)l->kind);
     if (multicast) summary_switch(l, t);
     t->in_groups |= hk_link_in_group((hk_link_kind)l->kind);
     t->in_rounds |= hk_link_in_rounds((hk_link_kind)l->kind);

@@ -32,7 +32,10 @@ typedef struct hk_volume {
   /* Blocks over the rank's port inside its host, with what a switch copies and fetches: the sender of a multicast also
    * receives it, and a switch that adds fetches the adding rank's own part, and the parts of a sum for each rank. */
   uint64_t port_out, port_in;
-  uint64_t written; /* blocks, to all destinations */
+  uint64_t taken;   /* blocks received: messages that are not empty */
+  uint64_t moved;   /* blocks sent and received */
+  uint64_t kept;    /* blocks written to memory */
+  uint64_t written; /* blocks, to all destinations: to memory and to links */
   uint64_t reduced; /* blocks added: all sources but the first of each instruction */
   uint64_t instrs;
   uint64_t longest; /* instructions of the longest lane */

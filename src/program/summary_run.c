@@ -143,7 +143,7 @@ static hk_status run_step(hk_summary_run *x, hk_summary_thread *t, bool *waits) 
   const uint64_t blocks = i->ndst && i->nsrc;
   hk_volume *v = &x->volumes[t->rank];
   uint64_t near = 0; /* blocks received inside the host */
-  unsigned sends = 0;
+  unsigned sends = 0, receives = 0;
   const hk_summary_end *last = NULL; /* of the instruction's messages */
   hk_chain_key room = 0;
   *waits = !run_has_room(x, t, o, i->ndst, &room) || !run_take(x, t, sources, i->nsrc);
@@ -160,6 +160,7 @@ static hk_status run_step(hk_summary_run *x, hk_summary_thread *t, bool *waits) 
     v->bursts[e->reach] += e != t->last;
     last = e;
     near += blocks && e->reach == HK_INSIDE;
+    receives++;
   }
   for (unsigned k = 0; k < i->ndst; k++) {
     if (o[k].space != HK_LINK) continue;
@@ -177,6 +178,9 @@ static hk_status run_step(hk_summary_run *x, hk_summary_thread *t, bool *waits) 
   t->silent += !sends;
   t->last = last;
   v->instrs++;
+  v->moved += blocks * (sends + receives);
+  v->taken += blocks * receives;
+  v->kept += blocks * (i->ndst - sends);
   v->written += blocks * i->ndst;
   if (blocks) v->reduced += i->nsrc - 1u;
   return HK_OK;

@@ -146,6 +146,7 @@ static hk_status choose_decide(ncclComm_t c, const hk_call *op, hk_choice *choic
     a->chunk = hk_tuner_chunk(c->selection->tuner, coll, whole, &d, (int)choice->plan->channels, a->chunk);
   a->protocol = d.protocol;
   a->signature = hk_call_signature(op);
+  a->by_kernel = d.payload.by_kernel;
   a->move_flags = d.payload.uncached ? HK_MOVE_UNCACHED : 0;
   if (hk_coll_reduces(coll))
     HK_TRY(hk_reducer_init(&a->reducer, (hk_dtype)op->dtype, hk_call_op(op), c->nranks, &op->scalar), out);

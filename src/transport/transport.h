@@ -157,9 +157,9 @@ typedef struct hk_transport {
   bool (*apart)(hk_transport_state *s, int peer);
   /* True if links of kind HK_LINK_MCAST_* can be opened. NULL: false. */
   bool (*multicast)(hk_transport_state *s);
-  /* Valid after the init of all ranks, and equal on all: true if links with one reader can refer to any memory from a
-   * slot's size on. NULL: false. */
-  bool (*reads)(hk_transport_state *s);
+  /* Valid after the init of all ranks, and equal on all. Not 0: links with one reader can refer to any memory from a
+   * slot's size on, and then the reader's copy takes as long as so many copies by a core. NULL: 0. */
+  double (*reads)(hk_transport_state *s);
   /* Fills one end of a link; the peer opens the other end, in any order.  The link's state may be CONNECTING. */
   hk_status (*open)(hk_transport_state *s, const hk_link_key *key, hk_link *link);
   /* Moves slots on proxied links and never blocks; *moved is set if anything moved. NULL: the two ends of a link share

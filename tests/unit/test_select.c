@@ -92,9 +92,10 @@ START_TEST(chunks_of_what_is_read) {
     const char *algorithm;
     hk_coll coll;
     bool refers;
-  } rows[] = {{"pairwise", HK_ALLTOALL, true},  {"direct", HK_ALLGATHER, true},   {"direct", HK_GATHER, true},
-              {"oneshot", HK_BROADCAST, false}, {"oneshot", HK_ALLGATHER, false}, {"direct", HK_REDUCE_SCATTER, false},
-              {"direct", HK_ALLREDUCE, false},  {"oneshot", HK_ALLREDUCE, false}, {"ring", HK_ALLGATHER, false}};
+  } rows[] = {{"pairwise", HK_ALLTOALL, true},      {"direct", HK_ALLGATHER, true},   {"direct", HK_SCATTER, true},
+              {"direct", HK_GATHER, false},         {"oneshot", HK_BROADCAST, false}, {"oneshot", HK_ALLGATHER, false},
+              {"direct", HK_REDUCE_SCATTER, false}, {"direct", HK_ALLREDUCE, false},  {"oneshot", HK_ALLREDUCE, false},
+              {"ring", HK_ALLGATHER, false}};
   enum { BLOCK = 32 << 20, LONG = 16 << 20 };
   for (size_t k = 0; k < HK_ARRAY_LENGTH(rows); k++) {
     const hk_algorithm *a = hk_algorithm_by_name(rows[k].algorithm);
@@ -115,6 +116,40 @@ START_TEST(chunks_of_what_is_read) {
     m.reads = false;
     m.uncached = true; /* a slot at a time */
     ck_assert_uint_eq(chunk_of(a, &m, rows[k].coll, BLOCK), m.slot_bytes);
+  }
+}
+END_TEST
+
+/* What the kernel copies of private memory, for two ranks: not long blocks that one rank would have to fetch while the
+ * other is idle. */
+START_TEST(kernel_or_slots) {
+  enum { ALL = HK_KERNEL_MOVES | HK_KERNEL_PLACED };
+  static const struct {
+    const char *algorithm;
+    hk_coll coll;
+    size_t bytes;
+    unsigned by_kernel;
+  } rows[] = {{"direct", HK_GATHER, 128 << 10, ALL},
+              {"direct", HK_GATHER, 64 << 20, 0},
+              {"direct", HK_SCATTER, 256 << 10, ALL},
+              {"direct", HK_SCATTER, 64 << 20, ALL},
+              {"oneshot", HK_BROADCAST, 128 << 10, ALL},
+              {"oneshot", HK_BROADCAST, 4 << 20, HK_KERNEL_MOVES},
+              {"doubling", HK_ALLGATHER, 128 << 10, ALL},
+              {"pairwise", HK_ALLTOALL, 2 << 20, ALL},
+              {"pairwise", HK_ALLTOALL, 64 << 20, ALL},
+              {"pairwise", HK_ALLTOALL, 16 << 10, 0},
+              {"ring", HK_ALLREDUCE, 1 << 20, ALL | HK_KERNEL_SUMS},
+              {"ring", HK_ALLREDUCE, 64 << 20, ALL}};
+  hk_machine m = machine(1, 2, 2, true);
+  m.reads = 1;
+  for (size_t k = 0; k < HK_ARRAY_LENGTH(rows); k++) {
+    hk_decision d = {.algorithm = hk_algorithm_by_name(rows[k].algorithm)};
+    const hk_request r = {.coll = rows[k].coll, .bytes = rows[k].bytes, .unit = 1};
+    const unsigned sums = hk_coll_reduces(rows[k].coll) ? ALL | HK_KERNEL_SUMS : ALL;
+    ck_assert_int_eq(hk_decide_way(&m, &r, &d), HK_OK);
+    ck_assert_msg((d.payload.by_kernel & sums) == rows[k].by_kernel, "row %zu: %x", k, d.payload.by_kernel);
+    ck_assert(d.chunk <= m.slot_bytes || rows[k].by_kernel & HK_KERNEL_MOVES);
   }
 }
 END_TEST
@@ -439,6 +474,7 @@ int main(void) {
   tcase_add_test(t, class_decides);
   tcase_add_test(t, registry);
   tcase_add_test(t, chunks_of_what_is_read);
+  tcase_add_test(t, kernel_or_slots);
   tcase_add_test(t, always_supported);
   tcase_add_test(t, wishes);
   tcase_add_test(t, wish_syntax);

@@ -142,12 +142,12 @@ uint32_t hk_shm_cma_from(const hk_shm_state *s, const hk_link *link) {
   return link->kind == HK_LINK_SEND ? shm_cma_all_from(p, reader, reader + 1) : 0;
 }
 
-bool hk_shm_reads(hk_transport_state *state) {
+double hk_shm_reads(hk_transport_state *state) {
   const hk_shm_process *p = ((hk_shm_state *)state)->process;
   const hk_transport_env *env = state->env;
-  if (!p->arena.base || p->one_process || p->ngroup != (uint32_t)env->nranks) return false;
+  if (!p->arena.base || p->one_process || p->ngroup != (uint32_t)env->nranks) return 0;
   const uint32_t from = shm_cma_all_from(p, 0, p->ngroup);
-  return from && env->slot_bytes >= from;
+  return from && env->slot_bytes >= from ? HK_KERNEL_COPY : 0;
 }
 
 bool hk_shm_writable(hk_transport_state *state, int peer, uint64_t at, const void *expected, size_t bytes) {

@@ -124,7 +124,7 @@ int hk_shm_cma_read(pid_t pid, uint64_t from, void *to, size_t bytes);
  * faster, or the link has several readers: a slot is filled once for all. */
 uint32_t hk_shm_cma_from(const hk_shm_state *s, const hk_link *link);
 /* The transport's `reads`, `writable`, `write` and `fetch`. */
-bool hk_shm_reads(hk_transport_state *state);
+double hk_shm_reads(hk_transport_state *state);
 bool hk_shm_writable(hk_transport_state *state, int peer, uint64_t at, const void *expected, size_t bytes);
 hk_status hk_shm_write(hk_transport_state *state, int peer, uint64_t at, const void *from, size_t bytes);
 bool hk_shm_export_target(hk_transport_state *state, hk_link *link, const void *data, size_t bytes, hk_ref *out);
