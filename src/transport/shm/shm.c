@@ -74,7 +74,8 @@ static hk_status shm_open(hk_transport_state *state, const hk_link_key *key, hk_
 
 static hk_status shm_join(hk_transport_state *state, const hk_facts *facts) {
   HK_OR_RETURN(hk_shm_join(state, facts));
-  return hk_shm_cma_try((hk_shm_state *)state, facts);
+  hk_shm_cma_try((hk_shm_state *)state, facts);
+  return HK_OK;
 }
 
 static void shm_close(hk_link *link) { hk_shm_region_close(link); }

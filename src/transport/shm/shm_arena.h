@@ -3,8 +3,8 @@
  * The arena of the shm transport: one mapping that all ranks of a group share. Its layout follows from the group's size
  * and the slots' geometry alone, so no rank has to send addresses.
  *
- *   header           the failure word; the least size in bytes from which reading other ranks' memory is faster than
- *                    slots; a byte for each rank: it can read the memory of all others
+ *   header           the failure word; how long it takes to read other ranks' memory; a byte for each rank: it can read
+ *                    the memory of all others
  *   status page      of each rank, then the call checks
  *   link control     [channel][sender][receiver]: slot headers, then the head
  *   multicast control [channel][sender]: slot headers, then a head for each reader
@@ -42,8 +42,13 @@ bool hk_shm_arena_map(hk_shm_arena *a, int fd);
 void hk_shm_arena_unmap(hk_shm_arena *a); /* does nothing if it is not mapped */
 
 /* The parts of a mapped arena. `index` is a rank's index in the group. */
-_Atomic(int) *hk_shm_arena_failure(const hk_shm_arena *a);       /* NULL if it is not mapped */
-_Atomic(uint32_t) *hk_shm_arena_cma_from(const hk_shm_arena *a); /* measured on this host: shm_measure.c */
+_Atomic(int) *hk_shm_arena_failure(const hk_shm_arena *a); /* NULL if it is not mapped */
+/* Of process_vm_readv, measured on this host (shm_measure.c). All 0: it is slower than slots. */
+typedef struct hk_shm_kernel {
+  _Atomic(uint32_t) from; /* the least size in bytes from which it is faster */
+  _Atomic(uint32_t) time; /* of a copy by it, in thousandths of one by a core */
+} hk_shm_kernel;
+hk_shm_kernel *hk_shm_arena_kernel(const hk_shm_arena *a);
 /* The byte with which a rank publishes that it reads the memory of all others (shm_cma.c); NULL for indices beyond the
  * header page. */
 _Atomic(uint8_t) *hk_shm_arena_reads(const hk_shm_arena *a, uint32_t index);

@@ -8,9 +8,10 @@
  * facts (a pid of another pid namespace names the wrong process or none). A rank that can read all of them sets its
  * byte in the arena. Senders read these bytes and decide for each slot.
  *
- * Two ranks measure for the whole host whether that is faster than slots (shm_measure.c), unless HOCKET_CMA decides.
+ * One rank measures for the whole host whether that is faster than slots (shm_measure.c), unless HOCKET_CMA decides.
  */
 #include <errno.h>
+#include <sched.h> /* sched_getcpu */
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/random.h>
@@ -33,6 +34,7 @@ static void cma_allow_tracers(const hk_shm_state *s) {
 void hk_shm_cma_prepare(hk_shm_state *s) {
   cma_allow_tracers(s);
   if (s->base.env->settings->CMA < 0) s->fact.flags |= HK_SHM_FACT_CMA_MEASURED;
+  s->fact.cpu = sched_getcpu();
   if (getrandom(s->probe, sizeof s->probe, 0) != (ssize_t)sizeof s->probe) return; /* address 0: no rank will try */
   s->fact.probe_at = (uint64_t)(uintptr_t)s->probe;
   memcpy(s->fact.probe, s->probe, sizeof s->probe);
@@ -81,48 +83,40 @@ static bool shm_cma_can_read(const hk_shm_state *s, const hk_facts *facts) {
   return true;
 }
 
-/* The ranks that measure: the lowest two of the host that are in two processes. False if there is no measurement; all
- * ranks of the host get the same result. */
-static bool shm_cma_measurers(const hk_shm_state *s, const hk_facts *facts, int who[2]) {
+/* The rank that measures: the lowest one of the host. -1: none does. All ranks of the host get the same result. */
+static int shm_cma_measurer(const hk_shm_state *s, const hk_facts *facts) {
   const hk_transport_env *env = s->base.env;
-  int n = 0;
-  for (int r = 0; r < env->nranks && n < 2; r++)
-    if (s->process->index[r] >= 0 && (!n || env->peers[r].process != env->peers[who[0]].process)) who[n++] = r;
-  for (int i = 0; i < n; i++) {
-    uint32_t flags = hk_shm_fact_of(facts, who[i])->flags;
-    if (flags & HK_SHM_FACT_P2P_OFF || !(flags & HK_SHM_FACT_CMA_MEASURED) ||
-        env->peers[who[i]].device >= 0) /* its data is in a GPU */
-      return false;
-  }
-  return n == 2;
+  int r = 0;
+  while (s->process->index[r] < 0) r++;
+  const uint32_t flags = hk_shm_fact_of(facts, r)->flags;
+  const bool measures = flags & HK_SHM_FACT_CMA_MEASURED && !(flags & HK_SHM_FACT_P2P_OFF);
+  return measures && env->peers[r].device < 0 ? r : -1; /* else its data is in a GPU */
 }
 
-/* A rank's byte in the arena. READS_IF_FASTER: reads if the measurement, which other ranks may make, finds reading
+/* A rank's byte in the arena. READS_IF_FASTER: reads if the measurement, which another rank may make, finds reading
  * faster. */
 enum { READS_NOT, READS, READS_IF_FASTER };
 
-hk_status hk_shm_cma_try(hk_shm_state *s, const hk_facts *facts) {
+void hk_shm_cma_try(hk_shm_state *s, const hk_facts *facts) {
   const hk_transport_env *env = s->base.env;
   const hk_shm_process *p = s->process;
-  int who[2];
-  uint32_t from;
+  int who = -1, peer = 0;
   _Atomic(uint8_t) *mine = p->arena.base ? hk_shm_arena_reads(&p->arena, (uint32_t)p->index[env->rank]) : NULL;
-  if (!mine || p->one_process || s->fact.flags & HK_SHM_FACT_P2P_OFF || !s->base.env->settings->CMA) return HK_OK;
-  bool able = shm_cma_can_read(s, facts),
-       measured = s->fact.flags & HK_SHM_FACT_CMA_MEASURED && shm_cma_measurers(s, facts, who);
-  /* relaxed, both: the bytes publish nothing but themselves */
-  if (able) atomic_store_explicit(mine, measured ? READS_IF_FASTER : READS, memory_order_relaxed);
-  if (!measured || (env->rank != who[0] && env->rank != who[1])) return HK_OK;
-  HK_OR_RETURN(hk_shm_cma_measure(s, env->rank == who[0] ? who[1] : who[0], able, &from));
-  atomic_store_explicit(hk_shm_arena_cma_from(&p->arena), from, memory_order_relaxed);
-  return HK_OK;
+  if (!mine || p->one_process || s->fact.flags & HK_SHM_FACT_P2P_OFF || !s->base.env->settings->CMA) return;
+  bool able = shm_cma_can_read(s, facts);
+  if (s->fact.flags & HK_SHM_FACT_CMA_MEASURED) who = shm_cma_measurer(s, facts);
+  /* relaxed: the byte publishes nothing but itself */
+  if (able) atomic_store_explicit(mine, who >= 0 ? READS_IF_FASTER : READS, memory_order_relaxed);
+  if (who != env->rank) return;
+  while (peer == who || p->index[peer] < 0) peer++; /* not all ranks of the group are of one process */
+  hk_shm_cma_measure(s, peer, hk_shm_fact_of(facts, peer)->cpu);
 }
 
 /* The least size in bytes from which all ranks with these indices in the group read the memory of others. 0: one of
  * them does not. */
 static uint32_t shm_cma_all_from(const hk_shm_process *p, uint32_t first, uint32_t end) {
-  /* relaxed, both: as in hk_shm_cma_try */
-  const uint32_t measured = atomic_load_explicit(hk_shm_arena_cma_from(&p->arena), memory_order_relaxed);
+  /* relaxed, both: as in hk_shm_cma_try and hk_shm_cma_measure */
+  const uint32_t measured = atomic_load_explicit(&hk_shm_arena_kernel(&p->arena)->from, memory_order_relaxed);
   uint32_t from = HK_SHM_CMA_LEAST_BYTES;
   for (uint32_t i = first; i < end; i++) {
     _Atomic(uint8_t) *reads = hk_shm_arena_reads(&p->arena, i);
@@ -147,7 +141,9 @@ double hk_shm_reads(hk_transport_state *state) {
   const hk_transport_env *env = state->env;
   if (!p->arena.base || p->one_process || p->ngroup != (uint32_t)env->nranks) return 0;
   const uint32_t from = shm_cma_all_from(p, 0, p->ngroup);
-  return from && env->slot_bytes >= from ? HK_KERNEL_COPY : 0;
+  if (!from || env->slot_bytes < from) return 0;
+  const uint32_t time = atomic_load_explicit(&hk_shm_arena_kernel(&p->arena)->time, memory_order_relaxed);
+  return time ? time / 1e3 : HK_KERNEL_COPY;
 }
 
 bool hk_shm_writable(hk_transport_state *state, int peer, uint64_t at, const void *expected, size_t bytes) {
