@@ -35,7 +35,7 @@ enum {
 
 /* From LONG_COPY on, a copy by the kernel takes so many times as long: one core has all the cache misses, which sender
  * and reader share if data goes through slots (docs/results/cpu.md). */
-#define LONGER 1.4
+#define LONGER 1.25
 
 /* Ranks that share a core, at least 1. */
 static double cost_crowd(const hk_machine *m) {
