@@ -22,6 +22,8 @@ double hk_far_sync_us(const hk_machine *m, double bytes);
 /* The price in microseconds of an operation by the protocol and channels of the machine (hk_machine_as), if links move
  * bytes by themselves. `block`: bytes of a block. */
 double hk_price_gpu(const hk_machine *m, const hk_outline *o, double block);
+/* True if the kernel of small messages runs it. `block`: bytes of a block. */
+bool hk_gpu_is_small(const hk_machine *m, const hk_outline *o, size_t block);
 /* Bytes of a block that one wave moves through slots. `block`: bytes of a block on one channel. */
 size_t hk_chunk(const hk_machine *m, const hk_outline *o, size_t block);
 static inline size_t hk_channel_block(const hk_machine *m, size_t block) {

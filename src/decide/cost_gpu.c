@@ -118,10 +118,11 @@ static double cost_gpu_ports_us(const hk_machine *m, const hk_outline *o, const 
          cost_gpu_chain_us(m, o, w, way);
 }
 
-/* True if the kernel of small messages runs it. sync_us is 0 only with LL. */
-static bool cost_gpu_is_small(const hk_machine *m, const hk_outline *o, const wave *w) {
+/* sync_us is 0 only with LL. */
+bool hk_gpu_is_small(const hk_machine *m, const hk_outline *o, size_t block) {
+  const size_t own = hk_channel_block(m, block);
   return o->summary.one_shot && m->team.nranks <= HK_GPU_SMALL_SOURCES && m->team.nhosts <= 1 && m->sync_us <= 0 &&
-         w->waves <= 1 && w->message <= HK_GPU_LL_MAX;
+         own <= hk_chunk(m, o, own) && own <= HK_GPU_LL_MAX;
 }
 
 double hk_price_gpu(const hk_machine *m, const hk_outline *o, double block) {
@@ -156,6 +157,6 @@ double hk_price_gpu(const hk_machine *m, const hk_outline *o, double block) {
   const double low = fmax(fmax(latency + alone, need + tail + after), cost_gpu_ports_us(m, o, &w));
   const double high = latency + fmax(alone, need * part + (double)s->most.silent * slice + after);
   double us = pow(low, 1 - HK_GPU_SHARED) * pow(fmax(low, high), HK_GPU_SHARED);
-  if (cost_gpu_is_small(m, o, &w)) us -= HK_GPU_SMALL_SAVES_US;
+  if (hk_gpu_is_small(m, o, (size_t)block)) us -= HK_GPU_SMALL_SAVES_US;
   return m->launch_us + (channels - 1) * m->channel_us + us;
 }

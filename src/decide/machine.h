@@ -60,6 +60,7 @@ typedef struct hk_machine {
   unsigned protocols;           /* bit set of 1u << hk_protocol that the links support */
   size_t slot_bytes;            /* the largest chunk */
   uint32_t nslots;              /* slots of a FIFO: a sender is at most this number of waves ahead of its receiver */
+  bool engines;                 /* GPUs: copy engines run collectives on symmetric windows (NCCL_CTA_POLICY_ZERO) */
   bool quantised;               /* hk_machine_quantise: only programs whose links may carry quantised values */
   struct hk_outlines *outlines; /* outlines.h: of the programs for its ranks; without them there are no prices */
 } hk_machine;

@@ -19,6 +19,12 @@ static uint8_t payload_by_kernel(const hk_machine *m, const hk_outline *o, size_
                    (hk_kernel_wins(m, o, block, true) ? HK_KERNEL_PLACED : 0) | sums);
 }
 
+/* A rank does not know the other ranks' displacements of an uneven collective, nor, without an output, the root's
+ * window. */
+bool hk_decide_engines(const hk_machine *m, hk_coll coll) {
+  return m->engines && !hk_coll_reduces(coll) && !hk_coll_uneven(coll) && !hk_coll_in_set(HK_COLLS_OUT_ROOT, coll);
+}
+
 void hk_decide_payload(const hk_machine *m, const hk_outline *o, const hk_request *r, size_t block, hk_decision *d) {
   const size_t each = hk_channel_block(m, block);
   const bool reads = o && hk_payload_reads(m, o, each);
@@ -45,10 +51,18 @@ void hk_decide_payload(const hk_machine *m, const hk_outline *o, const hk_reques
 
 void hk_decide_executor(const hk_machine *m, const hk_outline *o, const hk_request *r, size_t block, hk_decision *d) {
   const size_t blocks = o ? o->summary.blocks : 1;
+  if (m->team.overlap) {
+    const bool small = o && hk_gpu_is_small(m, o, block);
+    d->executor = small ? HK_EXECUTOR_SMALL : HK_EXECUTOR_KERNEL;
+    d->executor_why = small
+                          ? "A kernel for small messages runs it, because each rank sends to all others once, in lines"
+                          : "The kernel that interprets programs runs it";
+    return;
+  }
   const bool steps = d->payload.mode == HK_PAYLOAD_COPIES && !m->quantised && !r->uneven && block <= d->chunk &&
                      block * blocks == r->bytes;
   d->executor = steps ? HK_EXECUTOR_STEPS : HK_EXECUTOR_LANES;
   d->executor_why =
       steps ? "One wave moves all blocks, so the plan keeps its instructions ready as steps, if its links are in memory"
-            : "Its lanes run by turns, because blocks are long, of different lengths, or quantised";
+            : "Its lanes run by turns, because blocks are long, or of different lengths, or quantised";
 }

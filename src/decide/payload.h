@@ -11,8 +11,10 @@ typedef enum hk_payload_mode {
 } hk_payload_mode;
 
 typedef enum hk_executor {
-  HK_EXECUTOR_LANES, /* CPU: the lanes by turns, with a cursor each (kernels/exec.h) */
-  HK_EXECUTOR_STEPS  /* CPU: the instructions that the plan keeps ready (kernels/steps.h) */
+  HK_EXECUTOR_LANES,  /* CPU: the lanes by turns, with a cursor each (kernels/exec.h) */
+  HK_EXECUTOR_STEPS,  /* CPU: the instructions that the plan keeps ready (kernels/steps.h) */
+  HK_EXECUTOR_KERNEL, /* GPU: the kernel that runs all programs */
+  HK_EXECUTOR_SMALL   /* GPU: the kernel of small messages (kernels/gpu_small.h) */
 } hk_executor;
 
 /* A call. */
@@ -40,10 +42,12 @@ static inline bool hk_payload_may_place(const hk_machine *m) {
 }
 /* True if waves move references alone: they may be longer than slots. `block`: bytes of a block on one channel. */
 bool hk_payload_reads(const hk_machine *m, const struct hk_outline *o, size_t block);
+/* True if copy engines run the collective, without a program, if all outputs are at one place of a symmetric window. */
+bool hk_decide_engines(const hk_machine *m, hk_coll coll);
 /* Sets d->payload; equal on all ranks. `o` may be NULL: a transfer. `block`: bytes of a block. */
 void hk_decide_payload(const hk_machine *m, const struct hk_outline *o, const hk_request *r, size_t block,
                        struct hk_decision *d);
-/* Then, with d->chunk, sets d->executor. It holds if all the plan's links are in memory and its program is small; else
- * lanes run the call. */
+/* Then, with d->chunk, sets d->executor. Steps and the kernel of small messages need a small program, and links in
+ * memory; if a plan has none, lanes or the other kernel run the call. */
 void hk_decide_executor(const hk_machine *m, const struct hk_outline *o, const hk_request *r, size_t block,
                         struct hk_decision *d);

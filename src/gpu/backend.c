@@ -60,6 +60,7 @@ static void backend_machine(const struct ncclComm *c, const hk_host_facts *hosts
   if (rings && rings->intra_gbps > 0)
     f.prices.inside.ring_us_per_b = 1e-3 / (rings->nchannels * (double)rings->intra_gbps);
   *out = hk_machine_of_gpus(&f, constants);
+  out->engines = g->copies->usable;
   if (rings) out->rings = rings->nchannels;
 }
 

@@ -11,7 +11,9 @@
 #include <stdlib.h>
 #include "../base/log.h"
 #include "../core/call.h"
+#include "../decide/payload.h"
 #include "../run/profiler.h"
+#include "../run/selection.h"
 #include "../transport/cuda/share.h"
 #include "buffer.h"
 #include "launch.h"
@@ -125,10 +127,7 @@ static hk_status copy_window(const hk_call *call, hk_gpu_buffer **out) {
   hk_coll coll = (hk_coll)call->coll;
   *out = NULL;
   if (call->options.policy && !((call->options.policy - 1) & NCCL_CTA_POLICY_ZERO)) return HK_OK;
-  /* A rank does not know the other ranks' displacements of an uneven collective. */
-  if (!hk_gpu_of(c)->copies->usable || call->p2p || hk_coll_reduces(coll) || hk_coll_uneven(coll)) return HK_OK;
-  /* A rank without an output would not know which window the root has. */
-  if (hk_coll_in_set(HK_COLLS_OUT_ROOT, coll) || !copy_has_no_order(call, bytes)) return HK_OK;
+  if (call->p2p || !hk_decide_engines(hk_selection_machine(c), coll) || !copy_has_no_order(call, bytes)) return HK_OK;
   return hk_gpu_buffer_window(c, call->out, bytes * (size_t)hk_coll_out_blocks(coll, c->nranks), out);
 }
 

@@ -228,6 +228,6 @@ hk_status hk_gpu_work_of(ncclComm_t c, const hk_call *call, hk_gpu_work *work, u
     work->reducer.by_address = 1;
     work->reducer.scalar = call->scalar;
   }
-  *small = gp->small && hk_gpu_small_blocks(work) ? gp->small : NULL;
+  *small = l->brief && gp->small && hk_gpu_small_blocks(work) ? gp->small : NULL;
   return HK_OK;
 }

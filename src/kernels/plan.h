@@ -40,7 +40,7 @@ typedef struct hk_launch {
   uint8_t by_kernel;          /* HK_KERNEL_* (program/limits.h) */
   bool quantised;             /* links carry values in quantised form (program/quantised.h) */
   bool places;                /* multicasts go to places that their readers offer (places.h) */
-  bool brief;                 /* it runs as the plan's steps; then hk_exec_has_steps */
+  bool brief;                 /* steps run it (hk_exec_has_steps); on GPUs, the kernel of small messages */
   uint32_t protocol;          /* hk_protocol of GPUs' links; the host has only one */
   struct hk_meter_cell *cell; /* the caller's: where the call is counted, and its bytes */
   uint64_t message;

@@ -151,7 +151,7 @@ static hk_status choose_decide(ncclComm_t c, const hk_call *op, hk_choice *choic
   if (hk_coll_reduces(coll))
     HK_TRY(hk_reducer_init(&a->reducer, (hk_dtype)op->dtype, hk_call_op(op), c->nranks, &op->scalar), out);
   choose_counter(c, op, a);
-  a->brief = d.executor == HK_EXECUTOR_STEPS && hk_exec_has_steps(choice->plan, a);
+  a->brief = d.executor == HK_EXECUTOR_SMALL || (d.executor == HK_EXECUTOR_STEPS && hk_exec_has_steps(choice->plan, a));
   choice->count = hk_selection_count(op);
   choice->kind = op->kind;
   choice->asks = op->asks;

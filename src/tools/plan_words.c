@@ -172,7 +172,8 @@ static void plan_words_explain(const hk_plan_report *r, FILE *to) {
   plan_words_say_balance(r, to);
   plan_words_say(to, "How %s works: %s.", r->chosen.algorithm->name, r->chosen.algorithm->about);
   plan_words_say_links(r, to);
-  if (!r->world->machine.team.overlap) plan_words_say(to, "%s. %s.", r->chosen.payload.why, r->chosen.executor_why);
+  if (!r->world->machine.team.overlap) plan_words_say(to, "%s.", r->chosen.payload.why);
+  plan_words_say(to, "%s.", r->chosen.executor_why);
   plan_words_say_order(r, to);
   plan_words_say_error(r, to);
   const hk_alternative *other = plan_words_runner_up(r);

@@ -21,11 +21,18 @@ for machine in dgx-h100 'nodes=4 of dgx-a100' pcie-2s cpu-2s 'nodes=16 of nvl72'
 done
 gives 0 "$hocket" plan allreduce 8 -m dgx-h100
 says "is a short message here"
+says "A kernel for small messages runs it"
 gives 0 "$hocket" plan allreduce 4G -m dgx-h100
+says "The kernel that interprets programs runs it"
 says "is a long message here"
 says "instead."
 gives 0 "$hocket" plan allreduce 1M -m 'nodes=2 of dgx-a100'
 says "narrow links are those between hosts"
+gives 0 "$hocket" plan allreduce 8 -m cpu-2s -n 2
+says "keeps its instructions ready as steps"
+gives 0 "$hocket" plan gather 64M -m cpu-2s -n 2
+says "Its lanes run by turns"
+says "other data goes through slots, because"
 gives 0 "$hocket" plan alltoall 1M -m dgx-h100 -n 1
 says "One rank alone copies"
 gives 0 "$hocket" plan allreduce 1M -m 2xcpu -n 7
