@@ -123,25 +123,23 @@ size_t hk_chunk(const hk_machine *m, const hk_outline *o, size_t block) {
 
 /* References take no room in slots, so their waves may be longer. Longer waves are better: a rank can be ahead of its
  * peers only by as many waves as a link has slots, and after each wave it waits for the slower of two ranks. */
-static size_t cost_run_chunk(const hk_machine *m, const hk_outline *o, size_t block) {
-  return hk_payload_reads(m, o, block) ? cost_chunk_within(m, o, block, READ_BYTES) : hk_chunk(m, o, block);
+static size_t cost_run_chunk(const hk_machine *m, const hk_outline *o, size_t block, bool reads) {
+  return reads ? cost_chunk_within(m, o, block, READ_BYTES) : hk_chunk(m, o, block);
 }
 
 /* In copies of a block by a core. Through slots, the sender and the reader both copy each block, at the same time. If
  * some rank only sends, the reader's copy of the first wave follows the sender's. */
-bool hk_kernel_wins(const hk_machine *m, const hk_outline *o, size_t block, bool in_place) {
+uint8_t hk_by_kernel(const hk_machine *m, const hk_outline *o, size_t block) {
   const hk_volume *most = &o->summary.most, *all = &o->summary.all;
   const double once = m->reads > 0 ? m->reads : HK_KERNEL_COPY, reads = block < LONG_COPY ? once : once * LONGER;
   const double share = cost_crowd(m) / o->summary.nranks;
-  const double waves = ceil((double)block / (double)hk_chunk(m, o, block));
-  double slots = fmax((double)most->written, share * (double)all->written);
-  double kernel = (double)(most->kept - most->taken) + reads * (double)most->taken;
-  kernel = fmax(kernel, share * ((double)(all->kept - all->taken) + reads * (double)all->taken));
-  if (in_place) {
-    slots = fmax((double)most->moved, share * (double)all->moved);
-    kernel = reads * fmax((double)most->taken, share * (double)all->taken);
-  }
-  return kernel < slots + (o->summary.one_way ? 1 / fmax(1, waves) : 0);
+  const double wave = o->summary.one_way ? fmin(1, (double)hk_chunk(m, o, block) / (double)block) : 0;
+  const double slots = fmax((double)most->written, share * (double)all->written);
+  const double moved = fmax((double)most->moved, share * (double)all->moved);
+  const double taken = reads * (double)most->taken, all_taken = share * reads * (double)all->taken;
+  const double own = (double)(most->kept - most->taken), all_own = share * (double)(all->kept - all->taken);
+  return (uint8_t)((fmax(taken + own, all_taken + all_own) < slots + wave ? HK_KERNEL_MOVES : 0) |
+                   (fmax(taken, all_taken) < moved + wave ? HK_KERNEL_PLACED : 0));
 }
 
 static double cost_waves(const hk_machine *m, const hk_outline *o, double block) {
@@ -209,14 +207,11 @@ hk_status hk_algorithm_price(const hk_machine *m, const hk_algorithm *a, hk_coll
   return HK_OK;
 }
 
-static size_t cost_chunk_of(const hk_machine *m, const hk_outline *o, size_t block) {
-  return o ? cost_run_chunk(m, o, hk_channel_block(m, block)) : m->slot_bytes;
-}
-
 hk_status hk_choose_chunk(const hk_machine *m, const hk_algorithm *a, hk_coll coll, size_t block, size_t *out) {
   const hk_outline *o;
   HK_OR_RETURN(cost_outline(m, a, coll, &o));
-  *out = cost_chunk_of(m, o, block);
+  block = hk_channel_block(m, block);
+  *out = o ? cost_run_chunk(m, o, block, hk_payload_reads(m, o, block)) : m->slot_bytes;
   return HK_OK;
 }
 
@@ -228,15 +223,14 @@ static size_t cost_block_of(const hk_machine *m, const hk_outline *o, const hk_r
   return hk_part_bytes(partition, parts ? parts : 1, r->bytes / messages, r->unit);
 }
 
-hk_status hk_decide_way(const hk_machine *m, const hk_request *r, hk_decision *d) {
+hk_status hk_decide_way(hk_machine *m, const hk_request *r, hk_decision *d) {
   const hk_outline *o;
-  hk_machine as = *m;
   HK_OR_RETURN(cost_outline(m, d->algorithm, r->coll, &o));
   const size_t block = cost_block_of(m, o, r);
-  as.uncached = r->bytes >= HK_STREAM_MIN_BYTES;
-  hk_decide_payload(&as, o, r, block, d);
-  d->chunk = cost_chunk_of(&as, o, block);
-  hk_decide_executor(&as, o, r, block, d);
+  m->uncached = r->bytes >= HK_STREAM_MIN_BYTES;
+  hk_decide_payload(m, o, r, block, d);
+  d->chunk = o ? cost_run_chunk(m, o, hk_channel_block(m, block), d->payload.reads) : m->slot_bytes;
+  hk_decide_executor(m, o, r, block, d);
   return HK_OK;
 }
 

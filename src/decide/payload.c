@@ -7,16 +7,7 @@
 
 bool hk_payload_reads(const hk_machine *m, const hk_outline *o, size_t block) {
   return m->reads > 0 && block >= HK_REF_MIN_BYTES && o->summary.refers && o->summary.first.rounds == 1 &&
-         hk_kernel_wins(m, o, block, false);
-}
-
-/* What may be read from private memory. `reads`: hk_payload_reads. A sum that exceeds the caches goes through slots: it
- * can then be stored past them, as no peer reads it from there. */
-static uint8_t payload_by_kernel(const hk_machine *m, const hk_outline *o, size_t block, bool reads, bool uncached) {
-  const unsigned sums = uncached ? 0 : HK_KERNEL_SUMS;
-  if (!o || reads) return (uint8_t)(HK_KERNEL_MOVES | HK_KERNEL_PLACED | sums);
-  return (uint8_t)((hk_kernel_wins(m, o, block, false) ? HK_KERNEL_MOVES : 0) |
-                   (hk_kernel_wins(m, o, block, true) ? HK_KERNEL_PLACED : 0) | sums);
+         hk_by_kernel(m, o, block) & HK_KERNEL_MOVES;
 }
 
 /* A rank does not know the other ranks' displacements of an uneven collective, nor, without an output, the root's
@@ -27,9 +18,11 @@ bool hk_decide_engines(const hk_machine *m, hk_coll coll) {
 
 void hk_decide_payload(const hk_machine *m, const hk_outline *o, const hk_request *r, size_t block, hk_decision *d) {
   const size_t each = hk_channel_block(m, block);
-  const bool reads = o && hk_payload_reads(m, o, each);
-  hk_payload p = {.uncached = r->bytes >= HK_STREAM_MIN_BYTES};
-  if (!m->quantised && block >= HK_REF_MIN_BYTES) p.by_kernel = payload_by_kernel(m, o, each, reads, p.uncached);
+  hk_payload p = {.reads = o && hk_payload_reads(m, o, each), .uncached = r->bytes >= HK_STREAM_MIN_BYTES};
+  if (!m->quantised && block >= HK_REF_MIN_BYTES)
+    p.by_kernel = o && !p.reads ? hk_by_kernel(m, o, each) : HK_KERNEL_MOVES | HK_KERNEL_PLACED;
+  /* a sum that exceeds the caches is stored past them, into the slot: so no peer reads it from there */
+  if (!p.uncached) p.by_kernel |= HK_KERNEL_SUMS;
   if (m->quantised) {
     p.why = "Data goes through slots, because links carry it in quantised form";
   } else if (p.uncached && o && o->summary.places && hk_payload_may_place(m) && !r->uneven) {
@@ -38,7 +31,7 @@ void hk_decide_payload(const hk_machine *m, const hk_outline *o, const hk_reques
             "message exceeds the caches";
   } else if (block >= HK_REF_MIN_BYTES) {
     p.mode = HK_PAYLOAD_REFERENCES;
-    p.why = reads ? "Ranks read one another's memory, so each byte is copied once"
+    p.why = p.reads ? "Ranks read one another's memory, so each byte is copied once"
             : p.by_kernel & HK_KERNEL_MOVES
                 ? "Data in memory that its reader can map or read is copied once; other data goes through slots"
                 : "Data in memory that its reader can map is copied once; other data goes through slots, because its "

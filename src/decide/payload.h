@@ -28,6 +28,7 @@ typedef struct hk_request {
 typedef struct hk_payload {
   hk_payload_mode mode;
   uint8_t by_kernel; /* HK_KERNEL_*: what may be read from private memory */
+  bool reads;        /* waves move references alone: they may be longer than slots */
   bool uncached;     /* the message exceeds the caches, so stores go past them */
   const char *why;   /* a sentence, without its full stop */
 } hk_payload;
@@ -40,7 +41,7 @@ struct hk_outline;  /* outlines.h */
 static inline bool hk_payload_may_place(const hk_machine *m) {
   return !m->team.overlap && m->team.nranks > 2 && m->team.nranks <= HK_PLACES_READERS + 1;
 }
-/* True if waves move references alone: they may be longer than slots. `block`: bytes of a block on one channel. */
+/* hk_payload.reads. `block`: bytes of a block on one channel. */
 bool hk_payload_reads(const hk_machine *m, const struct hk_outline *o, size_t block);
 /* True if copy engines run the collective, without a program, if all outputs are at one place of a symmetric window. */
 bool hk_decide_engines(const hk_machine *m, hk_coll coll);

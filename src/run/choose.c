@@ -111,7 +111,7 @@ static hk_status choose_plan_get(ncclComm_t c, const hk_decision *d, const hk_ca
 
 /* The machine as a call by this plan sees it. */
 static hk_machine choose_machine_of(ncclComm_t c, const hk_call *op, const hk_decision *d, const hk_plan *plan) {
-  const hk_machine m = hk_selection_machine_for(c, op);
+  hk_machine m = hk_selection_machine_for(c, op);
   if (plan->channels <= 1 && d->protocol == HK_PROTO_SIMPLE && !plan->program->traits.switch_span) return m;
   hk_machine as = hk_machine_as(&m, d->protocol, (int)plan->channels);
   as.slot_bytes = c->backend->slot_bytes(c, plan->program, hk_collnet_slot_bytes(c, plan->program, as.slot_bytes));
@@ -136,7 +136,7 @@ static hk_status choose_decide(ncclComm_t c, const hk_call *op, hk_choice *choic
   HK_TRY(choose_plan_get(c, &d, op, hk_coll_has_root(coll) ? op->root : 0, &choice->plan), out);
   const hk_program *p = choice->plan->program;
   *a = (hk_launch){.total = bytes, .unit = unit, .block_bytes = hk_block_bytes(p, bytes, unit)};
-  const hk_machine m = choose_machine_of(c, op, &d, choice->plan);
+  hk_machine m = choose_machine_of(c, op, &d, choice->plan);
   const hk_request request = {.coll = coll, .bytes = whole, .unit = unit, .uneven = op->blocks};
   HK_TRY(hk_decide_way(&m, &request, &d), out);
   a->quantised = hk_call_quantised(op);
