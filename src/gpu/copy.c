@@ -119,9 +119,7 @@ static bool copy_has_no_order(const hk_call *call, size_t bytes) {
   return true;
 }
 
-/* The result is the same on all ranks if all follow the rule for symmetric windows: the same window and the same offset
- * in it. */
-static hk_status copy_window(const hk_call *call, hk_gpu_buffer **out) {
+hk_status hk_gpu_copy_window(const hk_call *call, hk_gpu_buffer **out) {
   ncclComm_t c = call->comm;
   size_t bytes = call->count * hk_dtype_size((hk_dtype)call->dtype);
   hk_coll coll = (hk_coll)call->coll;
@@ -171,12 +169,6 @@ static hk_status copy_run(const hk_gpu_launch_item *p, hk_queue q) {
   return copy_meet(c, true, q);
 }
 
-static hk_status copy_fits(hk_gpu_launch_item *p, bool *yes) {
-  hk_status rc = copy_window(p->call, &p->window);
-  *yes = p->window != NULL;
-  return rc;
-}
-
 static hk_status copy_arguments(hk_gpu_launch_item *p) { return hk_gpu_buffer_meet(p->call->comm, p->window); }
 
 static hk_status copy_launch(const hk_gpu_launch_batch *s, hk_gpu_launch_item **at, size_t n) {
@@ -188,7 +180,7 @@ static hk_status copy_launch(const hk_gpu_launch_batch *s, hk_gpu_launch_item **
   return HK_OK;
 }
 
-const hk_gpu_executor hk_gpu_by_copies = {.fits = copy_fits, .arguments = copy_arguments, .launch = copy_launch};
+const hk_gpu_executor hk_gpu_by_copies = {.arguments = copy_arguments, .launch = copy_launch};
 
 void hk_gpu_copy_free(ncclComm_t c) {
   hk_gpu *g = hk_gpu_of(c);

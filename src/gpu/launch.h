@@ -33,8 +33,6 @@ typedef struct hk_gpu_launch_batch {
 
 /* A way to run calls: by kernels, by copy engines, or all sends and receives of a group in one launch. */
 typedef struct hk_gpu_executor {
-  /* *yes: it runs the item's call.  The result is the same on all ranks. NULL: it runs all calls. */
-  hk_status (*fits)(hk_gpu_launch_item *p, bool *yes);
   /* If ranks are in several processes: offers the links that the call needs. NULL: it needs none. */
   hk_status (*offer)(const struct hk_call *call);
   /* Gets links and arguments, for all calls of a group before the group's first launch. */

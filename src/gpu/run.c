@@ -138,16 +138,11 @@ static hk_status run_part_streams(hk_gpu_launch_batch *s) {
 
 /* ---- executors ---- */
 
-/* A call is run by the first of these that fits. */
-static const hk_gpu_executor *const run_executors[] = {&hk_gpu_by_transfers, &hk_gpu_by_copies, &hk_gpu_by_kernels};
-
-static hk_status run_choose(hk_gpu_launch_item *p) {
-  for (size_t i = 0; i < HK_ARRAY_LENGTH(run_executors); i++) {
-    bool fits = true;
-    if (run_executors[i]->fits) HK_OR_RETURN(run_executors[i]->fits(p, &fits));
-    p->by = run_executors[i];
-    if (fits) return HK_OK;
-  }
+/* The result is the same on all ranks. */
+static hk_status run_find_executor(hk_gpu_launch_item *p) {
+  const bool transfer = p->call->coll == HK_SENDRECV;
+  if (!transfer) HK_OR_RETURN(hk_gpu_copy_window(p->call, &p->window));
+  p->by = transfer ? &hk_gpu_by_transfers : p->window ? &hk_gpu_by_copies : &hk_gpu_by_kernels;
   return HK_OK;
 }
 
@@ -235,7 +230,7 @@ static hk_status run_prepare(const hk_call *calls, size_t n, hk_gpu_launch_item 
   }
   for (size_t i = 0; i < n; i++) {
     rc = items[i].state.capturing ? HK_OK : hk_gpu_keep_near(calls[i].comm);
-    if (rc == HK_OK) rc = run_choose(&items[i]);
+    if (rc == HK_OK) rc = run_find_executor(&items[i]);
     if (rc == HK_OK && items[i].by->offer && hk_gpu_processes(items[i].gpu->links)) rc = items[i].by->offer(&calls[i]);
     if (rc != HK_OK) return hk_comm_failed(calls[i].comm, rc);
   }

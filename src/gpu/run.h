@@ -4,6 +4,7 @@
 #include "gpu.h"
 
 struct hk_call;
+struct hk_gpu_buffer;      /* buffer.h */
 struct hk_gpu_launch_item; /* launch.h */
 struct hk_shared;          /* transport/cuda/share.h */
 struct hk_gpu_work;        /* kernels/cuda/work.h */
@@ -31,6 +32,9 @@ typedef struct hk_gpu_copies {
 /* Decides whether copy engines are used; by all ranks.  asked: this rank requests them; all: all ranks request them and
  * can use them; alone: no two ranks share a GPU. */
 hk_status hk_gpu_copy_choose(ncclComm_t c, bool asked, bool all, bool alone);
+/* *out: the window in which copy engines put the call's output; NULL: they do not run it. The same on all ranks if all
+ * follow the rule for symmetric windows: the same window and the same offset in it. */
+hk_status hk_gpu_copy_window(const struct hk_call *call, struct hk_gpu_buffer **out);
 /* Releases the streams of a failed communicator that wait for other ranks.  Repeat it until they have ended. */
 void hk_gpu_copy_free(ncclComm_t c);
 void hk_gpu_copy_end(ncclComm_t c); /* after its streams have ended */

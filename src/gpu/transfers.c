@@ -186,11 +186,6 @@ static unsigned transfers_fill_table(hk_gpu_work *table, const part *parts, size
   return blocks;
 }
 
-static hk_status transfers_fits(hk_gpu_launch_item *p, bool *yes) {
-  *yes = p->call->coll == HK_SENDRECV;
-  return HK_OK;
-}
-
 static hk_status transfers_launch(const hk_gpu_launch_batch *s, hk_gpu_launch_item **at, size_t items) {
   hk_status rc = HK_OK;
   hk_gpu_table *table = NULL;
@@ -221,4 +216,4 @@ out:
 }
 
 const hk_gpu_executor hk_gpu_by_transfers = {
-    .fits = transfers_fits, .offer = transfers_offer, .arguments = transfers_arguments, .launch = transfers_launch};
+    .offer = transfers_offer, .arguments = transfers_arguments, .launch = transfers_launch};
