@@ -2,15 +2,13 @@
 """One rank of bench/serving.sh: vLLM with tensor parallelism over all ranks, a model of random weights.  Rank 0 prints a line
 "RESULT what tokens/s" for prefill and decode with 1 and 8 prompts, and "TOKENS hash".
 
-serving.py ROUNDS: the rank.  serving.py --summary: reads lines "NETWORK what tokens/s" and "TOKENS NETWORK hash", and prints
-medians and whether all tokens are equal."""
+serving.py ROUNDS FOLDER: the rank, with the model in FOLDER.  serving.py --save FOLDER: writes that.  serving.py --summary: reads
+lines "NETWORK what tokens/s" and "TOKENS NETWORK hash", and prints medians and whether all tokens are equal."""
 import collections
 import hashlib
-import json
 import os
 import statistics
 import sys
-import tempfile
 import time
 
 MODEL = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 1024, "intermediate_size": 2816,
@@ -49,18 +47,19 @@ def main():
     if sys.argv[1] == "--summary":
         summary(sys.stdin)
         return
+    if sys.argv[1] == "--save":
+        sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "tests", "frameworks"))
+        import vllm_serves
+        vllm_serves.save(sys.argv[2], MODEL)
+        return
     from vllm import LLM
     from vllm.distributed.device_communicators.cpu_communicator import CpuCommunicator
 
     # vLLM 0.32 takes ranks of several hosts for ranks of one, and fails to open their shared memory. Without it they use Gloo.
     CpuCommunicator._all_group_ranks_share_shm_group_name = lambda self: False
     rounds, rank, ranks = int(sys.argv[1]), int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    with tempfile.TemporaryDirectory() as folder:
-        with open(os.path.join(folder, "config.json"), "w", encoding="utf-8") as f:
-            json.dump(MODEL, f)
-        llm = LLM(model=folder, load_format="dummy", skip_tokenizer_init=True, enforce_eager=True, dtype="bfloat16",
-                  max_model_len=256, max_num_seqs=8, enable_prefix_caching=False, seed=1, tensor_parallel_size=ranks,
-                  distributed_executor_backend="external_launcher")
+    llm = LLM(model=sys.argv[2], skip_tokenizer_init=True, enforce_eager=True, dtype="bfloat16", max_model_len=256, max_num_seqs=8,
+              enable_prefix_caching=False, seed=1, tensor_parallel_size=ranks, distributed_executor_backend="external_launcher")
     for k in range(rounds + 1):  # the first one warms up
         for number in (1, 8):
             prompts = [{"prompt_token_ids": [3 + (17 * p + 5 * i) % 4000 for i in range(PROMPT)]} for p in range(number)]

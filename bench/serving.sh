@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # serving.sh [hosts [ranks a host [Mbit/s [ms]]]]: tokens a second of vLLM on CPUs over several hosts, which are network namespaces with a
 # /dev/shm of their own: Hocket and Gloo in turns.  Needs root, and vLLM as `make check-frameworks ONLY=vllm-serves` installs it, or PYTHON
-# with it.  With a rate and a delay the cables are limited, if the kernel can do that.
+# with it.  With a rate and a delay the cables are limited, if the kernel can do that.  With VLLM_SERVES_SILENT=1 Hocket's allreduces do
+# nothing, and the tokens must be others.
 set -eu
 cd "$(dirname "$0")/.."
 HK_BUILD=${HK_BUILD:-build/gcc}
@@ -17,8 +18,9 @@ for ((i = 1; i <= hosts && ${rate:-0}; i++)); do
 done
 out=$(mktemp -d)
 "$python" -Bc 'import sys; sys.path.insert(0, "tests/frameworks"); import vllm_serves; vllm_serves.plug(sys.argv[1])' "$out"
+"$python" -B bench/serving.py --save "$out/model"
 MASTER_ADDR=$(netns_ip 1)
-export PYTHONPATH=$out:$PWD/$HK_BUILD/python PYTHONDONTWRITEBYTECODE=1 VLLM_CPU_KVCACHE_SPACE=1 VLLM_LOGGING_LEVEL=ERROR HF_HUB_OFFLINE=1 \
+export PYTHONPATH=$out:$PWD/tests/frameworks:$PWD/$HK_BUILD/python PYTHONDONTWRITEBYTECODE=1 VLLM_CPU_KVCACHE_SPACE=1 VLLM_LOGGING_LEVEL=ERROR HF_HUB_OFFLINE=1 \
   VLLM_NO_USAGE_STATS=1 OMP_NUM_THREADS=1 WORLD_SIZE=$((hosts * each)) MASTER_ADDR NCCL_SOCKET_IFNAME=eth0 GLOO_SOCKET_IFNAME=eth0
 
 cores() { # host: a core for each of its ranks
@@ -32,7 +34,7 @@ once() { # name HOCKET_VLLM
   for ((r = 0; r < hosts * each; r++)); do
     netns_run $((r / each + 1)) env RANK=$r LOCAL_RANK=$((r % each)) MASTER_PORT=$job HOCKET_VLLM="$2" NCCL_HOSTID="host$((r / each))" \
       VLLM_CPU_OMP_THREADS_BIND="$(cores $((r / each)))" VLLM_HOST_IP="$(netns_ip $((r / each + 1)))" \
-      unshare --mount --ipc bash -c 'mount -t tmpfs tmpfs /dev/shm && exec "$@"' bash "$python" -B bench/serving.py 2 >"$out/$1.$r" 2>&1 &
+      unshare --mount --ipc bash -c 'mount -t tmpfs tmpfs /dev/shm && exec "$@"' bash "$python" -B bench/serving.py 2 "$out/model" >"$out/$1.$r" 2>&1 &
     pids+=($!)
   done
   for r in "${pids[@]}"; do wait "$r" || { echo "$1 failed:"; for f in "$out/$1".*; do tail -n 20 "$f"; done; exit 1; }; done

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """vLLM on CPUs: its communicator's operations over Hocket are right, and tensor parallel workers answer with the same tokens as over vLLM's
-own shared memory.  The model has random weights, so nothing is downloaded.
-vllm_serves.py                   does both
+own shared memory, and with others if allreduces do nothing.  The model has random weights, so nothing is downloaded.
+vllm_serves.py                   does all
 vllm_serves.py --needs           prints what vLLM's wheel needs, but for PyTorch
 vllm_serves.py --model FOLDER    runs the model in FOLDER and prints its tokens
 vllm_serves.py --rank R FILE     one of two ranks that compare the operations"""
@@ -19,11 +19,30 @@ MODEL = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_s
          "tie_word_embeddings": False, "rope_theta": 10000.0}
 
 
+def save(folder, model):
+    """Writes a model of random weights.  They are as large as those of a trained one: with vLLM's own, of 0.001, the tokens would not
+    depend on what the layers compute, nor on the sums of the ranks."""
+    import torch
+    import transformers
+
+    torch.manual_seed(1)
+    config = transformers.LlamaConfig(**{k: v for k, v in model.items() if k not in ("architectures", "torch_dtype")},
+                                      initializer_range=model["hidden_size"] ** -0.5)
+    transformers.LlamaForCausalLM(config).to(torch.bfloat16).save_pretrained(folder)
+
+
+def silent():
+    """A plugin of vLLM: with VLLM_SERVES_SILENT=1 allreduces over Hocket do nothing."""
+    if os.environ.get("VLLM_SERVES_SILENT") == "1":
+        import hocket.vllm
+        hocket.vllm.HocketCommunicator.all_reduce = lambda self, x: x
+
+
 def answer(folder):
     """The tokens of four prompts, and the seconds of a decoding step."""
     from vllm import LLM, SamplingParams
 
-    llm = LLM(model=folder, load_format="dummy", skip_tokenizer_init=True, enforce_eager=True, dtype="bfloat16", max_model_len=256,
+    llm = LLM(model=folder, skip_tokenizer_init=True, enforce_eager=True, dtype="bfloat16", max_model_len=256,
               max_num_seqs=8, enable_prefix_caching=False, seed=1, tensor_parallel_size=2)
     prompts = [{"prompt_token_ids": [3 + (17 * k + 5 * i) % 1000 for i in range(32)]} for k in range(4)]
     how = SamplingParams(temperature=0, max_tokens=24, ignore_eos=True, detokenize=False)
@@ -69,8 +88,8 @@ def end(process, what):
     return said
 
 
-def run(folder, hocket):
-    said = end(start("--model", folder, HOCKET_VLLM=hocket), f"HOCKET_VLLM={hocket}")
+def run(folder, hocket, **environment):
+    said = end(start("--model", folder, HOCKET_VLLM=hocket, **environment), f"HOCKET_VLLM={hocket}")
     return json.loads(next(x for x in said.splitlines() if x.startswith("ANSWER "))[7:])
 
 
@@ -81,14 +100,15 @@ def needs():
 
 
 def plug(folder):
-    """What an installed wheel of Hocket has: the entry point by which vLLM finds the plugin."""
+    """What an installed wheel of Hocket has: the entry point by which vLLM finds the plugin.  And silent() above."""
     about = os.path.join(folder, "hocket-0.dist-info")
     os.mkdir(about)
     for name, text in ("METADATA", "Metadata-Version: 2.1\nName: hocket\nVersion: 0\n"), \
-                      ("entry_points.txt", "[vllm.general_plugins]\nhocket = hocket.vllm:register\n"):
+                      ("entry_points.txt", "[vllm.general_plugins]\nhocket = hocket.vllm:register\n"
+                                           "silent = vllm_serves:silent\n"):
         with open(os.path.join(about, name), "w") as f:
             f.write(text)
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (folder, os.environ.get("PYTHONPATH"))))
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (folder, os.path.dirname(os.path.abspath(__file__)), os.environ.get("PYTHONPATH"))))
 
 
 def main():
@@ -102,14 +122,14 @@ def main():
         operations(int(sys.argv[2]), sys.argv[3])
         return
     with tempfile.TemporaryDirectory() as folder:
-        with open(os.path.join(folder, "config.json"), "w") as f:
-            json.dump(MODEL, f)
+        save(folder, MODEL)
         plug(folder)
         ranks = [start("--rank", str(r), os.path.join(folder, "store")) for r in range(2)]
         for r in range(2):
             end(ranks[r], f"operations, rank {r}")
-        own, ours = run(folder, "0"), run(folder, "1")
+        own, ours, none = run(folder, "0"), run(folder, "1"), run(folder, "1", VLLM_SERVES_SILENT="1")
         assert own["tokens"] == ours["tokens"], f"other tokens: {own['tokens']} {ours['tokens']}"
+        assert own["tokens"] != none["tokens"], "the same tokens without allreduces: this test shows nothing"
         print(f"equal tokens; {1e3 * ours['step']:.1f} ms a step, {1e3 * own['step']:.1f} by vLLM's shared memory")
 
 
