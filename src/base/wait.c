@@ -17,7 +17,7 @@ enum {
   NAP_PART = 128,
   LONGEST_NAP_NS = 1000 * 1000,
   CROWDED_NS = 100 * 1000,            /* after a yield that took so long, other threads want the core */
-  CROWDED_FOR_NS = 250 * 1000 * 1000, /* then a yield tries again, which may cost a time slice */
+  CROWDED_FOR_NS = 100 * 1000 * 1000, /* then a yield tries again, which may cost a time slice */
   /* A sleep among other threads. The kernel adds some 50 us, unless the thread has another timer slack. */
   MOMENT_NS = 1000,
   SLICE_MS = 50 /* the longest sleep in poll(2) between two checks of the failure words */

@@ -13,7 +13,8 @@
 #include "../topo/join.h"
 #include "rings.h"
 
-enum { HOSTS_SPINS = 30, HOSTS_PATIENCE_NS = 50 * 1000 };
+/* The patience is longer than a moment's sleep (wait.c), so that two ranks do not sleep in turns. */
+enum { HOSTS_SPINS = 30, HOSTS_PATIENCE_NS = 100 * 1000 };
 
 void hk_hosts_publish(ncclComm_t c, uint64_t *cpus, uint64_t *shm_off) {
   hk_host_cpus(cpus);
