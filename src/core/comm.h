@@ -68,10 +68,10 @@ typedef struct hk_health {
   _Atomic(int) revoked; /* HK_REVOKED_ bits; waits have ended with `failure`, and children may still be made */
   _Atomic(int) revoker; /* the rank that revoked it, if it was another one */
   _Atomic(bool) finalized;
-  _Atomic(bool) suspended; /* ncclCommSuspend: no operation until ncclCommResume */
+  _Atomic(bool) suspended;            /* ncclCommSuspend: no operation until ncclCommResume */
   _Atomic(uint64_t) crowded_until_ns; /* hk_wait_env */
-  pthread_mutex_t lock;    /* protects `cause` and the other data for failure reports */
-  uint32_t *stop_kernels;  /* set to 1 at a failure, to end the communicator's kernels; NULL: it has no kernels */
+  pthread_mutex_t lock;               /* protects `cause` and the other data for failure reports */
+  uint32_t *stop_kernels; /* set to 1 at a failure, to end the communicator's kernels; NULL: it has no kernels */
   /* The event that the communicator ends with (precedence.h): the strongest one so far, until it is settled. `failure`
    * may change until then. */
   hk_event cause;
