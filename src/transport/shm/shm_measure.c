@@ -23,20 +23,20 @@ static const uint32_t sizes[] = {HK_SHM_CMA_LEAST_BYTES, MOST}; /* the first one
 typedef struct bench {
   char *from, *to, *payload; /* MOST bytes each, payload for each of the places */
   size_t places;
-  int writer, reader; /* processors; equal: the rank stays where it is */
+  int writer, reader; /* processors */
 } bench;
 
 typedef struct times {
   uint64_t write, read, kernel; /* in ns */
 } times;
 
-/* The kernel refuses processors that the rank may not use. That does no harm. */
-static void shm_measure_go(const bench *b, int cpu) {
+/* False if the kernel refuses it. */
+static bool shm_measure_go(int cpu) {
   cpu_set_t one;
-  if (b->writer == b->reader) return;
+  if (cpu < 0 || cpu >= CPU_SETSIZE) return false;
   CPU_ZERO(&one);
   CPU_SET(cpu, &one);
-  (void)sched_setaffinity(0, sizeof one, &one);
+  return sched_setaffinity(0, sizeof one, &one) == 0;
 }
 
 static void shm_measure_note(uint64_t *best, uint64_t begin) {
@@ -50,12 +50,12 @@ static times shm_measure_size(const bench *b, size_t bytes) {
   const uint64_t first = hk_now_ns();
   for (size_t i = 0; i < REPEATS && (!i || hk_ago_ns(hk_now_ns(), first) < ENOUGH_NS); i++) {
     char *place = b->payload + i % b->places * MOST;
-    shm_measure_go(b, b->writer);
+    (void)shm_measure_go(b->writer);
     for (size_t at = 0; at < bytes; at += PAGE) ((volatile char *)place)[at] = 0; /* no page faults later */
     uint64_t begin = hk_now_ns();
     memcpy(place, b->from, bytes);
     shm_measure_note(&best.write, begin);
-    shm_measure_go(b, b->reader);
+    (void)shm_measure_go(b->reader);
     begin = hk_now_ns();
     memcpy(b->to, place, bytes);
     shm_measure_note(&best.read, begin);
@@ -68,48 +68,56 @@ static times shm_measure_size(const bench *b, size_t bytes) {
   return best;
 }
 
-/* Another processor than the rank's: the peer's, if it differs; else one that the rank may use; else the same. */
-static int shm_measure_reader(const cpu_set_t *may, int own, int peers) {
-  if (own < 0 || own >= CPU_SETSIZE || peers < 0 || peers >= CPU_SETSIZE || !CPU_COUNT(may)) return own;
-  for (int cpu = 0; peers == own && cpu < CPU_SETSIZE; cpu++)
-    if (cpu != own && CPU_ISSET(cpu, may)) return cpu;
-  return peers;
+/* Finds two processors: the rank's, and the peer's or another that the rank may use. */
+static bool shm_measure_places(bench *b, const cpu_set_t *may, int peers) {
+  b->writer = sched_getcpu();
+  b->reader = peers;
+  if (peers != b->writer && shm_measure_go(peers)) return b->writer >= 0;
+  for (b->reader = 0; b->reader < CPU_SETSIZE; b->reader++)
+    if (b->reader != b->writer && CPU_ISSET(b->reader, may)) return b->writer >= 0;
+  return false;
 }
 
-void hk_shm_cma_measure(const hk_shm_state *s, int peer, int cpu) {
-  const hk_shm_process *p = s->process;
-  const hk_shm_arena *a = &p->arena;
-  const hk_link_key key = {.peer = peer, .kind = HK_LINK_SEND, .channel = HK_CHANNEL_P2P};
-  bench b = {.places = a->payload / MOST, .writer = sched_getcpu()};
-  cpu_set_t may;
-  hk_link link;
-  if (!b.places || !(b.from = aligned_alloc(PAGE, 2 * MOST))) return; /* very small slots, or no memory */
-  b.to = b.from + MOST;
-  memset(b.from, 1, 2 * MOST); /* no page faults later */
-  hk_shm_arena_link(a, &key, (uint32_t)p->index[s->base.env->rank], (uint32_t)p->index[peer], &link);
-  b.payload = link.payload;
-  if (sched_getaffinity(0, sizeof may, &may) != 0) CPU_ZERO(&may); /* more processors than the set holds */
-  b.reader = shm_measure_reader(&may, b.writer, cpu);
-  hk_shm_kernel *k = hk_shm_arena_kernel(a);
+/* Writes the result; returns `from`. */
+static uint32_t shm_measure_all(const bench *b, hk_shm_kernel *k) {
   uint32_t from = 0, time = 0;
   for (size_t i = 0; i < HK_ARRAY_LENGTH(sizes); i++) {
-    const times t = shm_measure_size(&b, sizes[i]);
+    const times t = shm_measure_size(b, sizes[i]);
     const uint64_t slot = t.write + t.read;
     if (!from && t.kernel < slot) from = sizes[i];
     time = from ? (uint32_t)(2000 * t.kernel / (slot + 1)) + 1 : 0;
     HK_INFO(HK_SUB_SHM, "%u KiB take %.1f us through a slot and %.1f us by process_vm_readv", sizes[i] >> 10,
             (double)slot / 1e3, (double)t.kernel / 1e3);
   }
-  if (CPU_COUNT(&may)) (void)sched_setaffinity(0, sizeof may, &may);
   /* relaxed, both: they publish nothing but themselves */
   atomic_store_explicit(&k->from, from, memory_order_relaxed);
   atomic_store_explicit(&k->time, time, memory_order_relaxed);
+  return from;
+}
+
+void hk_shm_cma_measure(const hk_shm_state *s, int peer, int cpu) {
+  const hk_shm_process *p = s->process;
+  const hk_shm_arena *a = &p->arena;
+  const hk_link_key key = {.peer = peer, .kind = HK_LINK_SEND, .channel = HK_CHANNEL_P2P};
+  bench b = {.places = a->payload / MOST}; /* 0 with very small slots */
+  uint32_t from = MOST;
+  cpu_set_t may;
+  hk_link link;
+  atomic_store_explicit(&hk_shm_arena_kernel(a)->from, from, memory_order_relaxed); /* as in shm_measure_all */
+  /* it fails with more processors than the set holds */
+  const bool pins = b.places && sched_getaffinity(0, sizeof may, &may) == 0;
+  if (pins && shm_measure_places(&b, &may, cpu) && (b.from = aligned_alloc(PAGE, 2 * MOST))) {
+    b.to = b.from + MOST;
+    memset(b.from, 1, 2 * MOST); /* no page faults later */
+    hk_shm_arena_link(a, &key, (uint32_t)p->index[s->base.env->rank], (uint32_t)p->index[peer], &link);
+    b.payload = link.payload;
+    from = shm_measure_all(&b, hk_shm_arena_kernel(a));
+  }
+  if (pins) (void)sched_setaffinity(0, sizeof may, &may);
   if (from)
-    HK_INFO(HK_SUB_SHM,
-            "private memory of %u KiB and more goes by process_vm_readv (HOCKET_CMA=0 or 1 decides without a "
-            "measurement)",
-            from >> 10);
+    HK_INFO(HK_SUB_SHM, "private memory of %u KiB and more goes by process_vm_readv%s (HOCKET_CMA=0 or 1 decides)",
+            from >> 10, b.from ? "" : ": a default, because nothing can be measured with one processor or such slots");
   else
-    HK_INFO(HK_SUB_SHM, "private memory goes through slots (HOCKET_CMA=0 or 1 decides without a measurement)");
+    HK_INFO(HK_SUB_SHM, "private memory goes through slots (HOCKET_CMA=0 or 1 decides)");
   free(b.from);
 }

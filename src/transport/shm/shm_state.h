@@ -135,8 +135,7 @@ hk_status hk_shm_fetch(hk_transport_state *state, hk_link *link, const hk_ref *r
 
 /* ---- shm_measure.c ---- */
 /* Fills the arena's hk_shm_kernel; takes about 0.6 ms. It uses the slots to the peer, which are not in use yet, and
- * `cpu`, the processor on which the peer was. If slots are very small, or without memory, nothing is measured, and
- * private memory goes through slots. */
+ * `cpu`, the processor on which the peer was. If slots are very small, or there is one processor, it has defaults. */
 void hk_shm_cma_measure(const hk_shm_state *s, int peer, int cpu);
 
 static inline const hk_shm_fact *hk_shm_fact_of(const hk_facts *facts, int rank) { return hk_fact_of(facts, rank); }
