@@ -69,7 +69,7 @@ static void wait_doze(const hk_waiter *w) {
 /* Gives the core away until the other threads have run, or for a moment if they are many. */
 static void wait_give_way(hk_waiter *w) {
   _Atomic(uint64_t) *until = w->env->crowded_until_ns;
-  const uint64_t before = hk_now_ns();
+  const uint64_t before = until ? hk_now_ns() : 0;
   /* relaxed here and below: a hint that orders nothing */
   if (until && before < atomic_load_explicit(until, memory_order_relaxed)) {
     HK_UNCANCELLED;
@@ -78,7 +78,8 @@ static void wait_give_way(hk_waiter *w) {
     return;
   }
   sched_yield();
-  const uint64_t now = until ? hk_now_ns() : before;
+  if (!until) return;
+  const uint64_t now = hk_now_ns();
   if (now - before >= CROWDED_NS) atomic_store_explicit(until, now + CROWDED_FOR_NS, memory_order_relaxed);
 }
 
