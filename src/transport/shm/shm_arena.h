@@ -45,7 +45,7 @@ void hk_shm_arena_unmap(hk_shm_arena *a); /* does nothing if it is not mapped */
 _Atomic(int) *hk_shm_arena_failure(const hk_shm_arena *a); /* NULL if it is not mapped */
 /* Of process_vm_readv, measured on this host (shm_measure.c). */
 typedef struct hk_shm_kernel {
-  _Atomic(uint32_t) from; /* the least size in bytes from which it is faster than slots; 0: it never is */
+  _Atomic(uint32_t) from; /* the least size in bytes from which it is faster than slots; UINT32_MAX: it never is */
   _Atomic(uint32_t) time; /* of a copy by it, in thousandths of one by a core; 0: not measured */
 } hk_shm_kernel;
 hk_shm_kernel *hk_shm_arena_kernel(const hk_shm_arena *a);

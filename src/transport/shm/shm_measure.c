@@ -78,21 +78,23 @@ static bool shm_measure_places(bench *b, const cpu_set_t *may, int peers) {
   return false;
 }
 
-/* Writes the result; returns `from`. */
-static uint32_t shm_measure_all(const bench *b, hk_shm_kernel *k) {
-  uint32_t from = 0, time = 0;
+/* *from, *time: as in hk_shm_kernel. */
+static void shm_measure_all(const bench *b, uint32_t *from, uint32_t *time) {
+  *from = UINT32_MAX;
   for (size_t i = 0; i < HK_ARRAY_LENGTH(sizes); i++) {
     const times t = shm_measure_size(b, sizes[i]);
     const uint64_t slot = t.write + t.read;
-    if (!from && t.kernel < slot) from = sizes[i];
-    time = from ? (uint32_t)(2000 * t.kernel / (slot + 1)) + 1 : 0;
+    if (*from == UINT32_MAX && t.kernel < slot) *from = sizes[i];
+    *time = (uint32_t)(2000 * t.kernel / (slot + 1)) + 1;
     HK_INFO(HK_SUB_SHM, "%u KiB take %.1f us through a slot and %.1f us by process_vm_readv", sizes[i] >> 10,
             (double)slot / 1e3, (double)t.kernel / 1e3);
   }
-  /* relaxed, both: they publish nothing but themselves */
-  atomic_store_explicit(&k->from, from, memory_order_relaxed);
-  atomic_store_explicit(&k->time, time, memory_order_relaxed);
-  return from;
+}
+
+static void shm_measure_put(hk_shm_kernel *k, uint32_t from, uint32_t time) {
+  atomic_store_explicit(&k->from, from, memory_order_relaxed); /* ordered by `time` */
+  /* release: pairs with the acquire in hk_shm_process_measured */
+  atomic_store_explicit(&k->time, time, memory_order_release);
 }
 
 void hk_shm_cma_measure(const hk_shm_state *s, int peer, int cpu) {
@@ -100,24 +102,26 @@ void hk_shm_cma_measure(const hk_shm_state *s, int peer, int cpu) {
   const hk_shm_arena *a = &p->arena;
   const hk_link_key key = {.peer = peer, .kind = HK_LINK_SEND, .channel = HK_CHANNEL_P2P};
   bench b = {.places = a->payload / MOST}; /* 0 with very small slots */
-  uint32_t from = MOST;
+  uint32_t from = MOST, time;
   cpu_set_t may;
   hk_link link;
-  atomic_store_explicit(&hk_shm_arena_kernel(a)->from, from, memory_order_relaxed); /* as in shm_measure_all */
-  /* it fails with more processors than the set holds */
-  const bool pins = b.places && sched_getaffinity(0, sizeof may, &may) == 0;
+  hk_shm_process_measured(p, &from, &time);
+  /* sched_getaffinity fails with more processors than the set holds */
+  const bool pins = !time && b.places && sched_getaffinity(0, sizeof may, &may) == 0;
   if (pins && shm_measure_places(&b, &may, cpu) && (b.from = aligned_alloc(PAGE, 2 * MOST))) {
     b.to = b.from + MOST;
     memset(b.from, 1, 2 * MOST); /* no page faults later */
     hk_shm_arena_link(a, &key, (uint32_t)p->index[s->base.env->rank], (uint32_t)p->index[peer], &link);
     b.payload = link.payload;
-    from = shm_measure_all(&b, hk_shm_arena_kernel(a));
+    shm_measure_all(&b, &from, &time);
   }
   if (pins) (void)sched_setaffinity(0, sizeof may, &may);
-  if (from)
-    HK_INFO(HK_SUB_SHM, "private memory of %u KiB and more goes by process_vm_readv%s (HOCKET_CMA=0 or 1 decides)",
-            from >> 10, b.from ? "" : ": a default, because nothing can be measured with one processor or such slots");
-  else
+  if (!time) from = MOST;
+  shm_measure_put(hk_shm_arena_kernel(a), from, time);
+  if (from == UINT32_MAX)
     HK_INFO(HK_SUB_SHM, "private memory goes through slots (HOCKET_CMA=0 or 1 decides)");
+  else
+    HK_INFO(HK_SUB_SHM, "private memory of %u KiB and more goes by process_vm_readv%s (HOCKET_CMA=0 or 1 decides)",
+            from >> 10, time ? "" : ": a default, because nothing can be measured with one processor or such slots");
   free(b.from);
 }

@@ -116,6 +116,22 @@ out:
   return rc;
 }
 
+void hk_shm_process_measured(const hk_shm_process *p, uint32_t *from, uint32_t *time) {
+  *time = 0;
+  pthread_mutex_lock(&table_lock);
+  for (hk_shm_process *q = table; q && !*time; q = q->next) {
+    if (q == p) continue;
+    pthread_mutex_lock(&q->lock);
+    if (q->stage == HK_SHM_SETTLED && q->arena.base) {
+      const hk_shm_kernel *k = hk_shm_arena_kernel(&q->arena);
+      *time = atomic_load_explicit(&k->time, memory_order_acquire); /* pairs with the release in shm_measure_put */
+      *from = atomic_load_explicit(&k->from, memory_order_relaxed); /* ordered by `time` */
+    }
+    pthread_mutex_unlock(&q->lock);
+  }
+  pthread_mutex_unlock(&table_lock);
+}
+
 void hk_shm_process_leave(hk_shm_state *s) {
   pthread_mutex_lock(&table_lock);
   shm_process_leave(s);
