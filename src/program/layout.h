@@ -17,8 +17,8 @@ typedef struct hk_layout {
   int nchannels;   /* the number of ring orders, at least 1 */
   int32_t *order;  /* [nchannels][nranks] the rank at each position of the ring; hosts are contiguous */
   int32_t *places; /* [nchannels][nranks] the inverse: each rank's position */
-  /* So many places further, every order and `ranks` have a rank that is so much higher, modulo nranks: 1, or the ranks
-   * of a host, or nranks. */
+  /* In every order and in `ranks`, the rank at place i + period is the rank at place i plus the period, modulo nranks.
+   * It is 1, the number of a host's ranks, or nranks. */
   int period;
 } hk_layout;
 

@@ -33,8 +33,8 @@ enum {
 /* A copy by the kernel from another process, in copies by a core, if the ranks of a host have not measured it: a
  * default, measured on two cores of an Intel Xeon (docs/results/cpu.md). */
 #define HK_KERNEL_COPY 1.0
-/* Private memory of which slots may carry references: the kernel copies it for its reader (process_vm_readv). All else
- * goes through slots; so does input that the reader adds, which it would have to copy first. */
+/* The private memory that slots may refer to: the kernel copies it for its reader (process_vm_readv). All else goes
+ * through slots. Input that the reader adds goes through slots, too, because the reader would have to copy it first. */
 enum {
   HK_KERNEL_MOVES = 1,  /* data that readers only move */
   HK_KERNEL_PLACED = 2, /* the same if the call is in place: the rank makes no copy of its own */
