@@ -59,26 +59,31 @@ static hk_status wait_look_at_clock(hk_waiter *w, const char *what) {
   return HK_OK;
 }
 
-static void wait_doze(const hk_waiter *w) {
+static void wait_sleep(uint64_t ns) {
   HK_UNCANCELLED;
-  uint64_t ns = w->waited_ns / NAP_PART;
-  struct timespec t = {.tv_nsec = (long)(ns < LONGEST_NAP_NS ? ns : LONGEST_NAP_NS)};
+  const struct timespec t = {.tv_nsec = (long)ns};
   (void)nanosleep(&t, NULL); /* a signal ends it early, which does no harm */
 }
 
+static void wait_doze(const hk_waiter *w) {
+  const uint64_t ns = w->waited_ns / NAP_PART;
+  wait_sleep(ns < LONGEST_NAP_NS ? ns : LONGEST_NAP_NS);
+}
+
 /* Gives the core away until the other threads have run, or for a moment if they are many. */
-static void wait_give_way(hk_waiter *w) {
+static void wait_give_way(const hk_waiter *w) {
   _Atomic(uint64_t) *until = w->env->crowded_until_ns;
-  const uint64_t before = until ? hk_now_ns() : 0;
+  if (!until) {
+    sched_yield();
+    return;
+  }
+  const uint64_t before = hk_now_ns();
   /* relaxed here and below: a hint that orders nothing */
-  if (until && before < atomic_load_explicit(until, memory_order_relaxed)) {
-    HK_UNCANCELLED;
-    const struct timespec t = {.tv_nsec = MOMENT_NS};
-    (void)nanosleep(&t, NULL);
+  if (before < atomic_load_explicit(until, memory_order_relaxed)) {
+    wait_sleep(MOMENT_NS);
     return;
   }
   sched_yield();
-  if (!until) return;
   const uint64_t now = hk_now_ns();
   if (now - before >= CROWDED_NS) atomic_store_explicit(until, now + CROWDED_FOR_NS, memory_order_relaxed);
 }

@@ -25,9 +25,9 @@ typedef struct hk_wait_env {
   /* Polls before the first yield; 0 if there are more ranks than cores. Then more polls, until a wait has lasted for
    * patience_ns. */
   uint32_t spins, patience_ns;
-  /* If other threads want the core, a yield costs a time slice, thousands of times a usual wait. A thread that wakes up
-   * runs before them, so pauses sleep for a moment instead. Until this time, which a yield sets that took long. May be
-   * NULL: pauses only yield. */
+  /* Other threads want the core until this time; a yield that takes long sets it. A yield then costs a time slice,
+   * thousands of times a usual wait, but a thread that wakes up runs before busy ones: so pauses sleep for a moment
+   * instead. NULL: pauses only yield. */
   _Atomic(uint64_t) *crowded_until_ns;
   /* A pause never sleeps: the caller decides when to (hk_wait_nap). */
   bool awake;

@@ -71,7 +71,7 @@ static hk_host_facts hosts_count_hosts(ncclComm_t c, const hk_host_rows *rows, h
   }
   f.memory = f.multicast || c->nranks == 1 || (f.nhosts > 1 && !shm_off);
   /* If there are more ranks than cores, spinning only keeps the awaited rank from running, and a yield lets it run. If
-   * not, it usually runs on another core. It may also want this one, if other programs have taken the others. */
+   * not, the awaited rank usually runs on another core; if other programs have taken that, it may wait for this one. */
   const int64_t set = c->settings->SPIN;
   const bool shared = my_ranks > my_cores;
   wait->spins = set >= 0 ? (uint32_t)set : shared ? 0 : HOSTS_SPINS;

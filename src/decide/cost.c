@@ -129,17 +129,17 @@ static size_t cost_run_chunk(const hk_machine *m, const hk_outline *o, size_t bl
 
 /* In copies of a block by a core. Through slots, the sender and the reader both copy each block, at the same time. If
  * some rank only sends, the reader's copy of the first wave follows the sender's. */
-uint8_t hk_by_kernel(const hk_machine *m, const hk_outline *o, size_t block) {
+uint8_t hk_by_cma(const hk_machine *m, const hk_outline *o, size_t block) {
   const hk_volume *most = &o->summary.most, *all = &o->summary.all;
-  const double once = m->reads > 0 ? m->reads : HK_KERNEL_COPY, reads = block < LONG_COPY ? once : once * LONGER;
+  const double once = m->reads > 0 ? m->reads : HK_CMA_COPY, reads = block < LONG_COPY ? once : once * LONGER;
   const double share = cost_crowd(m) / o->summary.nranks;
   const double wave = o->summary.one_way ? fmin(1, (double)hk_chunk(m, o, block) / (double)block) : 0;
   const double slots = fmax((double)most->written, share * (double)all->written);
   const double moved = fmax((double)most->moved, share * (double)all->moved);
   const double taken = reads * (double)most->taken, all_taken = share * reads * (double)all->taken;
   const double own = (double)(most->kept - most->taken), all_own = share * (double)(all->kept - all->taken);
-  return (uint8_t)((fmax(taken + own, all_taken + all_own) < slots + wave ? HK_KERNEL_MOVES : 0) |
-                   (fmax(taken, all_taken) < moved + wave ? HK_KERNEL_PLACED : 0));
+  return (uint8_t)((fmax(taken + own, all_taken + all_own) < slots + wave ? HK_CMA_MOVES : 0) |
+                   (fmax(taken, all_taken) < moved + wave ? HK_CMA_PLACED : 0));
 }
 
 static double cost_waves(const hk_machine *m, const hk_outline *o, double block) {
@@ -223,7 +223,7 @@ static size_t cost_block_of(const hk_machine *m, const hk_outline *o, const hk_r
   return hk_part_bytes(partition, parts ? parts : 1, r->bytes / messages, r->unit);
 }
 
-hk_status hk_decide_way(hk_machine *m, const hk_request *r, hk_decision *d) {
+hk_status hk_decide_execution(hk_machine *m, const hk_request *r, hk_decision *d) {
   const hk_outline *o;
   HK_OR_RETURN(cost_outline(m, d->algorithm, r->coll, &o));
   const size_t block = cost_block_of(m, o, r);

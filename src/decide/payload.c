@@ -7,7 +7,7 @@
 
 bool hk_payload_reads(const hk_machine *m, const hk_outline *o, size_t block) {
   return m->reads > 0 && block >= HK_REF_MIN_BYTES && o->summary.refers && o->summary.first.rounds == 1 &&
-         hk_by_kernel(m, o, block) & HK_KERNEL_MOVES;
+         hk_by_cma(m, o, block) & HK_CMA_MOVES;
 }
 
 /* A rank does not know the other ranks' displacements of an uneven collective, nor, without an output, the root's
@@ -20,9 +20,9 @@ void hk_decide_payload(const hk_machine *m, const hk_outline *o, const hk_reques
   const size_t each = hk_channel_block(m, block);
   hk_payload p = {.reads = o && hk_payload_reads(m, o, each), .uncached = r->bytes >= HK_STREAM_MIN_BYTES};
   if (!m->quantised && block >= HK_REF_MIN_BYTES)
-    p.by_kernel = o && !p.reads ? hk_by_kernel(m, o, each) : HK_KERNEL_MOVES | HK_KERNEL_PLACED;
+    p.by_cma = o && !p.reads ? hk_by_cma(m, o, each) : HK_CMA_MOVES | HK_CMA_PLACED;
   /* a sum that exceeds the caches is stored past them, into the slot: so no peer reads it from there */
-  if (!p.uncached) p.by_kernel |= HK_KERNEL_SUMS;
+  if (!p.uncached) p.by_cma |= HK_CMA_SUMS;
   if (m->quantised) {
     p.why = "Data goes through slots, because links carry it in quantised form";
   } else if (p.uncached && o && o->summary.places && hk_payload_may_place(m) && !r->uneven) {
@@ -32,7 +32,7 @@ void hk_decide_payload(const hk_machine *m, const hk_outline *o, const hk_reques
   } else if (block >= HK_REF_MIN_BYTES) {
     p.mode = HK_PAYLOAD_REFERENCES;
     p.why = p.reads ? "Ranks read one another's memory, so each byte is copied once"
-            : p.by_kernel & HK_KERNEL_MOVES
+            : p.by_cma & HK_CMA_MOVES
                 ? "Data in memory that its reader can map or read is copied once; other data goes through slots"
                 : "Data in memory that its reader can map is copied once; other data goes through slots, because its "
                   "sender and its reader copy at the same time";

@@ -27,10 +27,10 @@ typedef struct hk_request {
 
 typedef struct hk_payload {
   hk_payload_mode mode;
-  uint8_t by_kernel; /* HK_KERNEL_*: what may be read from private memory */
-  bool reads;        /* waves move references alone: they may be longer than slots */
-  bool uncached;     /* the message exceeds the caches, so stores go past them */
-  const char *why;   /* a sentence, without its full stop */
+  uint8_t by_cma;  /* HK_CMA_*: what may be read from private memory */
+  bool reads;      /* waves move references alone: they may be longer than slots */
+  bool uncached;   /* the message exceeds the caches, so stores go past them */
+  const char *why; /* a sentence, without its full stop */
 } hk_payload;
 
 struct hk_decision; /* select.h */

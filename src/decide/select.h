@@ -42,7 +42,7 @@ typedef struct hk_decision {
   const struct hk_algorithm *algorithm;
   hk_protocol protocol;
   int channels;
-  /* set by hk_decide_way */
+  /* set by hk_decide_execution */
   hk_payload payload;
   size_t chunk; /* bytes of a block that one wave moves; equal on all ranks */
   hk_executor executor;
@@ -67,7 +67,7 @@ hk_status hk_select(const hk_machine *m, const hk_filter *filter, hk_coll coll, 
 
 /* Adds to a decision how data travels and what runs the call. `m`: by the decision's protocol and channels
  * (hk_machine_as); it becomes that for messages of this size (hk_machine.uncached). */
-hk_status hk_decide_way(hk_machine *m, const hk_request *r, hk_decision *d);
+hk_status hk_decide_execution(hk_machine *m, const hk_request *r, hk_decision *d);
 /* Bytes of a block that one wave moves, if a block of the algorithm's programs has `block` bytes on all channels: all
  * ranks get the same value. */
 hk_status hk_choose_chunk(const hk_machine *m, const struct hk_algorithm *a, hk_coll coll, size_t block, size_t *out);

@@ -199,17 +199,17 @@ static uint32_t exec_network_sum(const hk_reducer *r) {
 }
 
 /* True if private memory that the instruction sends may be referred to. */
-static bool exec_by_kernel(const hk_exec *x, const hk_instr *i, const hk_operand *o, bool plain) {
+static bool exec_by_cma(const hk_exec *x, const hk_instr *i, const hk_operand *o, bool plain) {
   const bool adds = i->nsrc && !(i->flags & HK_INSTR_FINAL) && o[i->ndst].space == HK_IN;
   if (adds && hk_coll_reduces((hk_coll)x->plan->program->coll)) return false;
-  return x->launch->by_kernel & (!plain ? HK_KERNEL_SUMS : x->in == x->out ? HK_KERNEL_PLACED : HK_KERNEL_MOVES);
+  return x->launch->by_cma & (!plain ? HK_CMA_SUMS : x->in == x->out ? HK_CMA_PLACED : HK_CMA_MOVES);
 }
 
 /* Collects the addresses to write to. A link that carries a reference gets it in its slot and adds no address. A
- * multicast to places adds all places and sets *placed. *staged: a link's slot is among the addresses. `by_kernel`:
- * private memory may be referred to (exec_by_kernel). */
+ * multicast to places adds all places and sets *placed. *staged: a link's slot is among the addresses. `by_cma`:
+ * private memory may be referred to (exec_by_cma). */
 static unsigned exec_gather_destinations(hk_exec *x, hk_lane_run *l, const hk_operand *o, unsigned n, size_t bytes,
-                                         const void *stable, bool by_kernel, void **dst, bool *staged, bool *placed,
+                                         const void *stable, bool by_cma, void **dst, bool *staged, bool *placed,
                                          hk_status *rc) {
   unsigned count = 0;
   *staged = *placed = false;
@@ -235,7 +235,7 @@ static unsigned exec_gather_destinations(hk_exec *x, hk_lane_run *l, const hk_op
       }
     }
     if (stable && link->by_ref && bytes > (link->proxied ? (size_t)HK_SLOT_INLINE : (size_t)HK_REF_MIN_BYTES - 1) &&
-        hk_link_refer(link, stable, bytes, &s->ref) && (by_kernel || s->ref.region != HK_REGION_PRIVATE)) {
+        hk_link_refer(link, stable, bytes, &s->ref) && (by_cma || s->ref.region != HK_REGION_PRIVATE)) {
       s->flags = HK_SLOT_REF;
       l->must_drain = true;
       continue;
@@ -280,8 +280,8 @@ static hk_status exec_run_move(hk_exec *x, hk_lane_run *l, const hk_instr *i, co
   bool plain = !reduces || (nsrc <= 1 && !(fresh >= 0 && r->pre) && !(final && r->post));
   bool copy = i->flags & HK_INSTR_COPY;
   const void *stable = nsrc && !copy ? exec_stable_copy(x, l, o, ndst, nsrc, src, plain) : NULL;
-  unsigned n = exec_gather_destinations(x, l, o, ndst, bytes, stable, exec_by_kernel(x, i, o, plain), dst, &staged,
-                                        &placed, &rc);
+  unsigned n =
+      exec_gather_destinations(x, l, o, ndst, bytes, stable, exec_by_cma(x, i, o, plain), dst, &staged, &placed, &rc);
   if (__builtin_expect(rc != HK_OK, 0)) return rc;
   /* Links that refer to the source are published first: peers read it while this rank copies it. */
   bool early = plain && nsrc == 1 && stable && stable == src[0] && !staged && !placed;

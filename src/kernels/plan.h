@@ -37,7 +37,7 @@ typedef struct hk_launch {
   hk_reducer reducer;         /* valid if the collective reduces */
   uint32_t signature;         /* of the call's arguments; differs between calls that do not match */
   uint32_t move_flags;        /* HK_MOVE_UNCACHED or 0 */
-  uint8_t by_kernel;          /* HK_KERNEL_* (program/limits.h) */
+  uint8_t by_cma;             /* HK_CMA_* (program/limits.h) */
   bool quantised;             /* links carry values in quantised form (program/quantised.h) */
   bool places;                /* multicasts go to places that their readers offer (places.h) */
   bool brief;                 /* steps run it (hk_exec_has_steps); on GPUs, the kernel of small messages */

@@ -30,15 +30,16 @@ enum {
   HK_GPU_SMALL_SOURCES = 8,
   HK_GPU_SMALL_SENDS = 8
 };
-/* A copy by the kernel from another process, in copies by a core, if the ranks of a host have not measured it: a
- * default, measured on two cores of an Intel Xeon (docs/results/cpu.md). */
-#define HK_KERNEL_COPY 1.0
-/* The private memory that slots may refer to: the kernel copies it for its reader (process_vm_readv). All else goes
- * through slots. Input that the reader adds goes through slots, too, because the reader would have to copy it first. */
+/* CMA (cross memory attach): the operating system's kernel copies from another process (process_vm_readv). Its time, in
+ * copies by a core, if no rank of the host has measured it: a default, measured on two cores of an Intel Xeon
+ * (docs/results/cpu.md). */
+#define HK_CMA_COPY 1.0
+/* The private memory that slots may refer to: its reader copies it by CMA. All else goes through slots. Input that the
+ * reader adds goes through slots, too, because the reader would have to copy it first. */
 enum {
-  HK_KERNEL_MOVES = 1,  /* data that readers only move */
-  HK_KERNEL_PLACED = 2, /* the same if the call is in place: the rank makes no copy of its own */
-  HK_KERNEL_SUMS = 4    /* sums that the rank has just made */
+  HK_CMA_MOVES = 1,  /* data that readers only move */
+  HK_CMA_PLACED = 2, /* the same if the call is in place: the rank makes no copy of its own */
+  HK_CMA_SUMS = 4    /* sums that the rank has just made */
 };
 /* Bytes of a slot's LL lines for data of `bytes`: each 8 bytes are in a line of 16. */
 #define HK_GPU_LL_LINES(bytes) (2 * (size_t)(bytes))

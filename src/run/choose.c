@@ -138,7 +138,7 @@ static hk_status choose_decide(ncclComm_t c, const hk_call *op, hk_choice *choic
   *a = (hk_launch){.total = bytes, .unit = unit, .block_bytes = hk_block_bytes(p, bytes, unit)};
   hk_machine m = choose_machine_of(c, op, &d, choice->plan);
   const hk_request request = {.coll = coll, .bytes = whole, .unit = unit, .uneven = op->blocks};
-  HK_TRY(hk_decide_way(&m, &request, &d), out);
+  HK_TRY(hk_decide_execution(&m, &request, &d), out);
   a->quantised = hk_call_quantised(op);
   a->places = d.payload.mode == HK_PAYLOAD_PLACES && choice->plan->channels == 1;
   a->chunk = d.chunk;
@@ -146,7 +146,7 @@ static hk_status choose_decide(ncclComm_t c, const hk_call *op, hk_choice *choic
     a->chunk = hk_tuner_chunk(c->selection->tuner, coll, whole, &d, (int)choice->plan->channels, a->chunk);
   a->protocol = d.protocol;
   a->signature = hk_call_signature(op);
-  a->by_kernel = d.payload.by_kernel;
+  a->by_cma = d.payload.by_cma;
   a->move_flags = d.payload.uncached ? HK_MOVE_UNCACHED : 0;
   if (hk_coll_reduces(coll))
     HK_TRY(hk_reducer_init(&a->reducer, (hk_dtype)op->dtype, hk_call_op(op), c->nranks, &op->scalar), out);

@@ -109,7 +109,7 @@ static bool transfer_set_launch(hk_transfer_run *r, const hk_call *call, size_t 
   r->launch.chunk = d.chunk;
   r->launch.signature = hk_transfer_signature(bytes);
   r->launch.move_flags = d.payload.uncached ? HK_MOVE_UNCACHED : 0;
-  r->launch.by_kernel = d.payload.by_kernel;
+  r->launch.by_cma = d.payload.by_cma;
   r->launch.brief = brief;
   return true;
 }

@@ -25,7 +25,7 @@ hk_status hk_plan_ask(hk_plan_report *r, const hk_inputs *w, hk_coll coll, size_
   HK_OR_RETURN(hk_inputs_choose(w, coll, bytes, &r->chosen));
   hk_machine as = hk_machine_as(&w->machine, r->chosen.protocol, r->chosen.channels);
   const hk_request request = {.coll = coll, .bytes = bytes, .unit = 1};
-  HK_OR_RETURN(hk_decide_way(&as, &request, &r->chosen));
+  HK_OR_RETURN(hk_decide_execution(&as, &request, &r->chosen));
   return hk_select_all(&w->machine, &w->filter, coll, bytes, r->rows, &r->n);
 }
 

@@ -32,7 +32,7 @@ import asyncio, pathlib, sys
 import rattler
 
 async def main(channel, prefix, *specs):
-    records = await rattler.solve([pathlib.Path(channel).as_uri()], specs, platforms=["linux-64", "noarch"],
+    records = await rattler.solve([pathlib.Path(channel).as_uri()], specs, platforms=[str(rattler.Subdir.current()), "noarch"],
                                   virtual_packages=rattler.VirtualPackage.detect()) if specs else []
     await rattler.install(records, prefix, cache_dir=channel + ".cache", show_progress=False)
 

@@ -122,34 +122,34 @@ END_TEST
 
 /* What the kernel copies of private memory, for two ranks: not long blocks that one rank would have to fetch while the
  * other is idle. */
-START_TEST(kernel_or_slots) {
-  enum { ALL = HK_KERNEL_MOVES | HK_KERNEL_PLACED };
+START_TEST(cma_or_slots) {
+  enum { ALL = HK_CMA_MOVES | HK_CMA_PLACED };
   static const struct {
     const char *algorithm;
     hk_coll coll;
     size_t bytes;
-    unsigned by_kernel;
+    unsigned by_cma;
   } rows[] = {{"direct", HK_GATHER, 128 << 10, ALL},
               {"direct", HK_GATHER, 64 << 20, 0},
               {"direct", HK_SCATTER, 256 << 10, ALL},
               {"direct", HK_SCATTER, 64 << 20, ALL},
               {"oneshot", HK_BROADCAST, 128 << 10, ALL},
-              {"oneshot", HK_BROADCAST, 4 << 20, HK_KERNEL_MOVES},
+              {"oneshot", HK_BROADCAST, 4 << 20, HK_CMA_MOVES},
               {"doubling", HK_ALLGATHER, 128 << 10, ALL},
               {"pairwise", HK_ALLTOALL, 2 << 20, ALL},
               {"pairwise", HK_ALLTOALL, 64 << 20, ALL},
               {"pairwise", HK_ALLTOALL, 16 << 10, 0},
-              {"ring", HK_ALLREDUCE, 1 << 20, ALL | HK_KERNEL_SUMS},
+              {"ring", HK_ALLREDUCE, 1 << 20, ALL | HK_CMA_SUMS},
               {"ring", HK_ALLREDUCE, 64 << 20, ALL}};
   hk_machine m = machine(1, 2, 2, true);
   m.reads = 1;
   for (size_t k = 0; k < HK_ARRAY_LENGTH(rows); k++) {
     hk_decision d = {.algorithm = hk_algorithm_by_name(rows[k].algorithm)};
     const hk_request r = {.coll = rows[k].coll, .bytes = rows[k].bytes, .unit = 1};
-    const unsigned sums = hk_coll_reduces(rows[k].coll) ? ALL | HK_KERNEL_SUMS : ALL;
-    ck_assert_int_eq(hk_decide_way(&m, &r, &d), HK_OK);
-    ck_assert_msg((d.payload.by_kernel & sums) == rows[k].by_kernel, "row %zu: %x", k, d.payload.by_kernel);
-    ck_assert(d.chunk <= m.slot_bytes || rows[k].by_kernel & HK_KERNEL_MOVES);
+    const unsigned sums = hk_coll_reduces(rows[k].coll) ? ALL | HK_CMA_SUMS : ALL;
+    ck_assert_int_eq(hk_decide_execution(&m, &r, &d), HK_OK);
+    ck_assert_msg((d.payload.by_cma & sums) == rows[k].by_cma, "row %zu: %x", k, d.payload.by_cma);
+    ck_assert(d.chunk <= m.slot_bytes || rows[k].by_cma & HK_CMA_MOVES);
   }
 }
 END_TEST
@@ -474,7 +474,7 @@ int main(void) {
   tcase_add_test(t, class_decides);
   tcase_add_test(t, registry);
   tcase_add_test(t, chunks_of_what_is_read);
-  tcase_add_test(t, kernel_or_slots);
+  tcase_add_test(t, cma_or_slots);
   tcase_add_test(t, always_supported);
   tcase_add_test(t, wishes);
   tcase_add_test(t, wish_syntax);

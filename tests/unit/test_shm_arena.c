@@ -83,7 +83,7 @@ TEST_LOOP(nothing_overlaps, (int)(sizeof shapes / sizeof *shapes)) {
   parts = calloc(HK_CHANNEL_COUNT * (3 * n * n + 4 * n) + 2 * n + 3, sizeof *parts);
   nparts = 0;
   add(hk_shm_arena_failure(&a), HK_CACHE_LINE, "failure");
-  add(hk_shm_arena_kernel(&a), HK_CACHE_LINE, "kernel");
+  add(hk_shm_arena_cma(&a), HK_CACHE_LINE, "cma");
   for (uint32_t r = 0; r < n; r++) {
     add(hk_shm_arena_reads(&a, r), 1, "reads");
     add(hk_shm_arena_status_page(&a, r), sizeof(hk_status_page), "board");

@@ -11,7 +11,7 @@ enum {
   COPIES = 16384,
   PAIR = 2 * HK_CACHE_LINE, /* processors fetch lines in pairs, so data written by two ranks is a pair apart */
   FAILURE_AT = 0,
-  KERNEL_AT = HK_CACHE_LINE,
+  CMA_AT = HK_CACHE_LINE,
   READS_AT = PAIR /* up to the header page's end */
 };
 
@@ -61,7 +61,7 @@ _Atomic(int) *hk_shm_arena_failure(const hk_shm_arena *a) {
   return a->base ? (_Atomic(int) *)(a->base + FAILURE_AT) : NULL;
 }
 
-hk_shm_kernel *hk_shm_arena_kernel(const hk_shm_arena *a) { return (hk_shm_kernel *)(a->base + KERNEL_AT); }
+hk_shm_cma_times *hk_shm_arena_cma(const hk_shm_arena *a) { return (hk_shm_cma_times *)(a->base + CMA_AT); }
 
 _Atomic(uint8_t) *hk_shm_arena_reads(const hk_shm_arena *a, uint32_t index) {
   return index < PAGE - READS_AT ? (_Atomic(uint8_t) *)(a->base + READS_AT + index) : NULL;

@@ -44,11 +44,11 @@ void hk_shm_arena_unmap(hk_shm_arena *a); /* does nothing if it is not mapped */
 /* The parts of a mapped arena. `index` is a rank's index in the group. */
 _Atomic(int) *hk_shm_arena_failure(const hk_shm_arena *a); /* NULL if it is not mapped */
 /* Of process_vm_readv, measured on this host (shm_measure.c). */
-typedef struct hk_shm_kernel {
+typedef struct hk_shm_cma_times {
   _Atomic(uint32_t) from; /* the least size in bytes from which it is faster than slots; UINT32_MAX: it never is */
   _Atomic(uint32_t) time; /* of a copy by it, in thousandths of one by a core; 0: not measured */
-} hk_shm_kernel;
-hk_shm_kernel *hk_shm_arena_kernel(const hk_shm_arena *a);
+} hk_shm_cma_times;
+hk_shm_cma_times *hk_shm_arena_cma(const hk_shm_arena *a);
 /* The byte with which a rank publishes that it reads the memory of all others (shm_cma.c); NULL for indices beyond the
  * header page. */
 _Atomic(uint8_t) *hk_shm_arena_reads(const hk_shm_arena *a, uint32_t index);

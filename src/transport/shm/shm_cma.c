@@ -116,7 +116,7 @@ void hk_shm_cma_try(hk_shm_state *s, const hk_facts *facts) {
  * them does not. */
 static uint32_t shm_cma_all_from(const hk_shm_process *p, uint32_t first, uint32_t end) {
   /* relaxed, both: as in hk_shm_cma_try and hk_shm_cma_measure */
-  const uint32_t measured = atomic_load_explicit(&hk_shm_arena_kernel(&p->arena)->from, memory_order_relaxed);
+  const uint32_t measured = atomic_load_explicit(&hk_shm_arena_cma(&p->arena)->from, memory_order_relaxed);
   uint32_t from = HK_SHM_CMA_LEAST_BYTES;
   for (uint32_t i = first; i < end; i++) {
     _Atomic(uint8_t) *reads = hk_shm_arena_reads(&p->arena, i);
@@ -142,8 +142,8 @@ double hk_shm_reads(hk_transport_state *state) {
   if (!p->arena.base || p->one_process || p->ngroup != (uint32_t)env->nranks) return 0;
   const uint32_t from = shm_cma_all_from(p, 0, p->ngroup);
   if (!from || env->slot_bytes < from) return 0;
-  const uint32_t time = atomic_load_explicit(&hk_shm_arena_kernel(&p->arena)->time, memory_order_relaxed);
-  return time ? time / 1e3 : HK_KERNEL_COPY;
+  const uint32_t time = atomic_load_explicit(&hk_shm_arena_cma(&p->arena)->time, memory_order_relaxed);
+  return time ? time / 1e3 : HK_CMA_COPY;
 }
 
 bool hk_shm_writable(hk_transport_state *state, int peer, uint64_t at, const void *expected, size_t bytes) {

@@ -17,7 +17,7 @@
 #include "../../program/program.h"
 #include "shm_state.h"
 
-enum { MOST = HK_SHM_CMA_MIN_BYTES, REPEATS = 8, KERNEL_REPEATS = 2, PAGE = 4096, ENOUGH_NS = 8000000 };
+enum { MOST = HK_SHM_CMA_MIN_BYTES, REPEATS = 8, CMA_REPEATS = 2, PAGE = 4096, ENOUGH_NS = 8000000 };
 static const uint32_t sizes[] = {HK_SHM_CMA_LEAST_BYTES, MOST}; /* the first one that is faster counts */
 
 typedef struct bench {
@@ -27,7 +27,7 @@ typedef struct bench {
 } bench;
 
 typedef struct times {
-  uint64_t write, read, kernel; /* in ns */
+  uint64_t write, read, cma; /* in ns */
 } times;
 
 /* False if the kernel refuses it. */
@@ -59,10 +59,10 @@ static times shm_measure_size(const bench *b, size_t bytes) {
     begin = hk_now_ns();
     memcpy(b->to, place, bytes);
     shm_measure_note(&best.read, begin);
-    for (int k = 0; k < KERNEL_REPEATS; k++) {
+    for (int k = 0; k < CMA_REPEATS; k++) {
       begin = hk_now_ns();
       if (hk_shm_cma_read(getpid(), (uint64_t)(uintptr_t)b->from, b->to, bytes) == 0)
-        shm_measure_note(&best.kernel, begin);
+        shm_measure_note(&best.cma, begin);
     }
   }
   return best;
@@ -78,20 +78,20 @@ static bool shm_measure_places(bench *b, const cpu_set_t *may, int peers) {
   return false;
 }
 
-/* *from, *time: as in hk_shm_kernel. */
+/* *from, *time: as in hk_shm_cma_times. */
 static void shm_measure_all(const bench *b, uint32_t *from, uint32_t *time) {
   *from = UINT32_MAX;
   for (size_t i = 0; i < HK_ARRAY_LENGTH(sizes); i++) {
     const times t = shm_measure_size(b, sizes[i]);
     const uint64_t slot = t.write + t.read;
-    if (*from == UINT32_MAX && t.kernel < slot) *from = sizes[i];
-    *time = (uint32_t)(2000 * t.kernel / (slot + 1)) + 1;
+    if (*from == UINT32_MAX && t.cma < slot) *from = sizes[i];
+    *time = (uint32_t)(2000 * t.cma / (slot + 1)) + 1;
     HK_INFO(HK_SUB_SHM, "%u KiB take %.1f us through a slot and %.1f us by process_vm_readv", sizes[i] >> 10,
-            (double)slot / 1e3, (double)t.kernel / 1e3);
+            (double)slot / 1e3, (double)t.cma / 1e3);
   }
 }
 
-static void shm_measure_put(hk_shm_kernel *k, uint32_t from, uint32_t time) {
+static void shm_measure_put(hk_shm_cma_times *k, uint32_t from, uint32_t time) {
   atomic_store_explicit(&k->from, from, memory_order_relaxed); /* ordered by `time` */
   /* release: pairs with the acquire in hk_shm_process_measured */
   atomic_store_explicit(&k->time, time, memory_order_release);
@@ -117,7 +117,7 @@ void hk_shm_cma_measure(const hk_shm_state *s, int peer, int cpu) {
   }
   if (pins) (void)sched_setaffinity(0, sizeof may, &may);
   if (!time) from = MOST;
-  shm_measure_put(hk_shm_arena_kernel(a), from, time);
+  shm_measure_put(hk_shm_arena_cma(a), from, time);
   if (from == UINT32_MAX)
     HK_INFO(HK_SUB_SHM, "private memory goes through slots (HOCKET_CMA=0 or 1 decides)");
   else

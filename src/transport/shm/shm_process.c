@@ -123,7 +123,7 @@ void hk_shm_process_measured(const hk_shm_process *p, uint32_t *from, uint32_t *
     if (q == p) continue;
     pthread_mutex_lock(&q->lock);
     if (q->stage == HK_SHM_SETTLED && q->arena.base) {
-      const hk_shm_kernel *k = hk_shm_arena_kernel(&q->arena);
+      const hk_shm_cma_times *k = hk_shm_arena_cma(&q->arena);
       *time = atomic_load_explicit(&k->time, memory_order_acquire); /* pairs with the release in shm_measure_put */
       *from = atomic_load_explicit(&k->from, memory_order_relaxed); /* ordered by `time` */
     }

@@ -92,7 +92,7 @@ typedef struct hk_shm_state {
 /* ---- shm_process.c ---- */
 /* Joins the record of this rank's process, or makes it; fills the socket's part of the fact. */
 hk_status hk_shm_process_enter(hk_shm_state *s);
-/* What another communicator of this process has in its hk_shm_kernel; *time is 0 if none has measured. */
+/* What another communicator of this process has in its hk_shm_cma_times; *time is 0 if none has measured. */
 void hk_shm_process_measured(const hk_shm_process *p, uint32_t *from, uint32_t *time);
 void hk_shm_process_leave(hk_shm_state *s);
 /* Closes the socket, once it is known that no other process will send to it. */
@@ -136,7 +136,7 @@ hk_status hk_shm_map_target(hk_transport_state *state, hk_link *link, unsigned r
 hk_status hk_shm_fetch(hk_transport_state *state, hk_link *link, const hk_ref *ref, void *to, size_t bytes);
 
 /* ---- shm_measure.c ---- */
-/* Fills the arena's hk_shm_kernel; for the first communicator of a process by a measurement of about 0.6 ms. It uses
+/* Fills the arena's hk_shm_cma_times; for the first communicator of a process by a measurement of about 0.6 ms. It uses
  * the slots to the peer, which are not in use yet, and `cpu`, the processor on which the peer was. If slots are very
  * small, or there is one processor, it has defaults. */
 void hk_shm_cma_measure(const hk_shm_state *s, int peer, int cpu);
