@@ -227,9 +227,11 @@ hk_status hk_decide_execution(hk_machine *m, const hk_request *r, hk_decision *d
   const hk_outline *o;
   HK_OR_RETURN(cost_outline(m, d->algorithm, r->coll, &o));
   const size_t block = cost_block_of(m, o, r);
-  m->uncached = r->bytes >= HK_STREAM_MIN_BYTES;
+  m->uncached = hk_exceeds_caches(r->bytes);
   hk_decide_payload(m, o, r, block, d);
-  d->chunk = o ? cost_run_chunk(m, o, hk_channel_block(m, block), d->payload.reads) : m->slot_bytes;
+  /* If each pair has its own length, no rank knows the longest: then waves of references are as long as they may be. */
+  const size_t longest = hk_coll_pairs(r->coll) && d->payload.reads ? (size_t)READ_BYTES : hk_channel_block(m, block);
+  d->chunk = o ? cost_run_chunk(m, o, longest, d->payload.reads) : m->slot_bytes;
   hk_decide_executor(m, o, r, block, d);
   return HK_OK;
 }

@@ -18,7 +18,7 @@ bool hk_decide_engines(const hk_machine *m, hk_coll coll) {
 
 void hk_decide_payload(const hk_machine *m, const hk_outline *o, const hk_request *r, size_t block, hk_decision *d) {
   const size_t each = hk_channel_block(m, block);
-  hk_payload p = {.reads = o && hk_payload_reads(m, o, each), .uncached = r->bytes >= HK_STREAM_MIN_BYTES};
+  hk_payload p = {.reads = o && hk_payload_reads(m, o, each), .uncached = hk_exceeds_caches(r->bytes)};
   if (!m->quantised && block >= HK_REF_MIN_BYTES)
     p.by_cma = o && !p.reads ? hk_by_cma(m, o, each) : HK_CMA_MOVES | HK_CMA_PLACED;
   /* a sum that exceeds the caches is stored past them, into the slot: so no peer reads it from there */

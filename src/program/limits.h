@@ -4,6 +4,7 @@
  * include this header.
  */
 #pragma once
+#include <stdbool.h>
 #include <stddef.h>
 
 /* How a slot is encoded: decide/protocol.h. */
@@ -30,6 +31,8 @@ enum {
   HK_GPU_SMALL_SOURCES = 8,
   HK_GPU_SMALL_SENDS = 8
 };
+/* True if buffers of so many bytes do not stay in the caches of a core: stores then go past them. */
+static inline bool hk_exceeds_caches(size_t bytes) { return bytes >= (size_t)HK_STREAM_MIN_BYTES; }
 /* CMA (cross memory attach): the operating system's kernel copies from another process (process_vm_readv). Its time, in
  * copies by a core, if no rank of the host has measured it: a default, measured on two cores of an Intel Xeon
  * (docs/results/cpu.md). */

@@ -392,7 +392,7 @@ static inline hk_status rma_write_data(const hk_call *call, size_t bytes, bool b
   if (t->way == BY_STORES) {
     void *to = t->base + call->offset;
     const void *from = call->in;
-    hk_move(NULL, &to, 1, &from, 1, -1, bytes, bytes >= HK_STREAM_MIN_BYTES ? HK_MOVE_UNCACHED : 0);
+    hk_move(NULL, &to, 1, &from, 1, -1, bytes, hk_exceeds_caches(bytes) ? HK_MOVE_UNCACHED : 0);
   } else if (t->way == BY_COPY) {
     hk_transport_state *s = hk_wire_host(c);
     rc = s->transport->host->write(s, call->root, t->address + call->offset, call->in, bytes);

@@ -120,6 +120,19 @@ START_TEST(chunks_of_what_is_read) {
 }
 END_TEST
 
+/* Each pair of ranks has its own length, which the decision does not know. */
+START_TEST(chunks_of_pairs) {
+  hk_machine m = machine(1, 2, 2, true);
+  for (int reads = 0; reads < 2; reads++) {
+    hk_decision d = {.algorithm = hk_algorithm_by_name("pairwise")};
+    const hk_request r = {.coll = HK_ALLTOALLV, .bytes = 2 << 20, .unit = 1, .uneven = true};
+    m.reads = reads;
+    ck_assert_int_eq(hk_decide_execution(&m, &r, &d), HK_OK);
+    ck_assert_uint_eq(d.chunk, reads ? 16u << 20 : m.slot_bytes);
+  }
+}
+END_TEST
+
 /* What the kernel copies of private memory, for two ranks: not long blocks that one rank would have to fetch while the
  * other is idle. */
 START_TEST(cma_or_slots) {
@@ -179,7 +192,7 @@ static hk_decision choose_by(const hk_machine *m, const char *algo, const char *
   return d;
 }
 
-START_TEST(wishes) {
+START_TEST(filters) {
   hk_machine m = machine(1, 8, 2, true);
   static const char *const names[] = {"ring", "tree", "oneshot", "twoshot", "direct", "doubling", "halving", "flat"};
   for (unsigned k = 0; k < HK_ARRAY_LENGTH(names); k++) {
@@ -204,7 +217,7 @@ START_TEST(wishes) {
 }
 END_TEST
 
-START_TEST(wish_syntax) {
+START_TEST(filter_syntax) {
   hk_machine m = machine(1, 8, 2, true);
   const char *spec = "flat,NVLS;AllReduce: ring ;reduce:^tree,binomial";
   ck_assert_str_eq(choose_by(&m, spec, NULL, HK_ALLREDUCE, 64).algorithm->name, "ring");
@@ -474,10 +487,11 @@ int main(void) {
   tcase_add_test(t, class_decides);
   tcase_add_test(t, registry);
   tcase_add_test(t, chunks_of_what_is_read);
+  tcase_add_test(t, chunks_of_pairs);
   tcase_add_test(t, cma_or_slots);
   tcase_add_test(t, always_supported);
-  tcase_add_test(t, wishes);
-  tcase_add_test(t, wish_syntax);
+  tcase_add_test(t, filters);
+  tcase_add_test(t, filter_syntax);
   tcase_add_test(t, alternatives);
   tcase_add_test(t, sensible);
   tcase_add_test(t, lines_between_hosts);
