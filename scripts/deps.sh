@@ -9,70 +9,70 @@ want_build() {
   need libc6-dev "file:/usr/include/stdio.h" "the C library's headers"
   case ${CC:-gcc} in aarch64-linux-gnu-gcc) need libc6-dev-arm64-cross "file:/usr/aarch64-linux-gnu/include/stdio.h" "the C library of aarch64" ;; esac
   need make "cmd:make" "runs the Makefile"
-  wish libhwloc-dev "file:/usr/include/hwloc.h" "CPUs and PCI devices of unusual machines"
-  wish libexpat1 "so:libexpat.so.1" "reads NCCL's topology and graph XML"
-  wish libjansson4 "so:libjansson.so.4" "reads programs in JSON"
+  optional libhwloc-dev "file:/usr/include/hwloc.h" "CPUs and PCI devices of unusual machines"
+  optional libexpat1 "so:libexpat.so.1" "reads NCCL's topology and graph XML"
+  optional libjansson4 "so:libjansson.so.4" "reads programs in JSON"
 }
 want_check() {
   want_build
   need check "file:/usr/include/check.h" "the unit test framework"
   need libsubunit-dev "lib:libsubunit" "the unit test framework links with it"
   need pkg-config "cmd:pkg-config" "tests of the installed library"
-  wish "$(cxx_of "${CC:-gcc}")" "cxx:${CC:-gcc}" "compiles the GPU kernels for a CPU"
-  wish clang "cmd:clang" "builds everything with a second compiler"
-  wish libclang-rt-dev "asan:clang" "the second compiler's run time of ASan and UBSan"
-  wish lld "cmd:ld.lld" "links the tests in half of the time"
-  wish clang-format "cmd:clang-format" "checks the form of the sources"
-  wish libexpat1-dev "file:/usr/include/expat.h" "what we declare of expat is compared with it"
-  wish libjansson-dev "file:/usr/include/jansson.h" "what we declare of jansson is compared with it"
-  wish libibverbs-dev "file:/usr/include/infiniband/verbs.h" "what we declare of verbs is compared with it"
-  wish librdmacm-dev "file:/usr/include/rdma/rdma_cma.h" "what we declare of rdma_cm is compared with it"
-  wish libc6-dev-arm64-cross "file:/usr/aarch64-linux-gnu/include/stdio.h" "compiles for another kind of CPU"
-  wish iproute2 "cmd:ip" "hosts as network namespaces"
-  wish python3 "cmd:python3" "runs the fault matrix and the tests of the Python package"
-  wish python3-venv "py:ensurepip" "tests of the wheel install it in an environment of its own"
-  wish python3-numpy "file:/usr/lib/python3/dist-packages/numpy" "the Python package is tried on its arrays"
-  wish python3-mpi4py "file:/usr/lib/python3/dist-packages/mpi4py" "the Python package joins its communicators"
-  wish python3-yaml "file:/usr/lib/python3/dist-packages/yaml" "reads the manifest of docs/deploy.md"
-  wish pyflakes3 "cmd:pyflakes3" "looks for faults in the Python sources"
-  wish procps "cmd:ps" "process tests look at the process table"
-  wish jq "cmd:jq" "reads the JSON that commands write"
-  wish mandoc "cmd:mandoc" "checks the manual pages"
-  wish doxygen "cmd:doxygen" "makes the site of the documents"
-  wish graphviz "cmd:dot" "draws pictures of machines"
-  wish gnuplot-nox "cmd:gnuplot" "draws the perf programs' plots"
-  wish openmpi-bin "cmd:mpirun.openmpi" "a launcher of ranks"
-  wish libopenmpi-dev "file:/usr/lib/$(uname -m)-linux-gnu/openmpi/include/mpi.h" "an example links MPI"
-  wish mpich "cmd:mpirun.mpich" "a launcher of ranks"
-  wish abigail-tools "cmd:abidiff" "compares the library's ABI with the newest release"
-  wish shellcheck "cmd:shellcheck" "checks the shell scripts"
+  optional "$(cxx_of "${CC:-gcc}")" "cxx:${CC:-gcc}" "compiles the GPU kernels for a CPU"
+  optional clang "cmd:clang" "builds everything with a second compiler"
+  optional libclang-rt-dev "asan:clang" "the second compiler's run time of ASan and UBSan"
+  optional lld "cmd:ld.lld" "links the tests in half of the time"
+  optional clang-format "cmd:clang-format" "checks the form of the sources"
+  optional libexpat1-dev "file:/usr/include/expat.h" "what we declare of expat is compared with it"
+  optional libjansson-dev "file:/usr/include/jansson.h" "what we declare of jansson is compared with it"
+  optional libibverbs-dev "file:/usr/include/infiniband/verbs.h" "what we declare of verbs is compared with it"
+  optional librdmacm-dev "file:/usr/include/rdma/rdma_cma.h" "what we declare of rdma_cm is compared with it"
+  optional libc6-dev-arm64-cross "file:/usr/aarch64-linux-gnu/include/stdio.h" "compiles for another kind of CPU"
+  optional iproute2 "cmd:ip" "hosts as network namespaces"
+  optional python3 "cmd:python3" "runs the fault matrix and the tests of the Python package"
+  optional python3-venv "py:ensurepip" "tests of the wheel install it in an environment of its own"
+  optional python3-numpy "file:/usr/lib/python3/dist-packages/numpy" "the Python package is tried on its arrays"
+  optional python3-mpi4py "file:/usr/lib/python3/dist-packages/mpi4py" "the Python package joins its communicators"
+  optional python3-yaml "file:/usr/lib/python3/dist-packages/yaml" "reads the manifest of docs/deploy.md"
+  optional pyflakes3 "cmd:pyflakes3" "looks for faults in the Python sources"
+  optional procps "cmd:ps" "process tests look at the process table"
+  optional jq "cmd:jq" "reads the JSON that commands write"
+  optional mandoc "cmd:mandoc" "checks the manual pages"
+  optional doxygen "cmd:doxygen" "makes the site of the documents"
+  optional graphviz "cmd:dot" "draws pictures of machines"
+  optional gnuplot-nox "cmd:gnuplot" "draws the perf programs' plots"
+  optional openmpi-bin "cmd:mpirun.openmpi" "a launcher of ranks"
+  optional libopenmpi-dev "file:/usr/lib/$(uname -m)-linux-gnu/openmpi/include/mpi.h" "an example links MPI"
+  optional mpich "cmd:mpirun.mpich" "a launcher of ranks"
+  optional abigail-tools "cmd:abidiff" "compares the library's ABI with the newest release"
+  optional shellcheck "cmd:shellcheck" "checks the shell scripts"
   want_roce
 }
 want_bench() {
   want_build
-  wish iperf3 "cmd:iperf3" "TCP's limit, to compare with"
-  wish python3-venv "py:ensurepip" "MPIs to compare with, from PyPI"
-  wish iproute2 "cmd:ip" "hosts as network namespaces"
+  optional iperf3 "cmd:iperf3" "TCP's limit, to compare with"
+  optional python3-venv "py:ensurepip" "MPIs to compare with, from PyPI"
+  optional iproute2 "cmd:ip" "hosts as network namespaces"
 }
 # A Slurm of its own: tests/slurm/.
 want_slurm() {
-  wish slurm-wlm "cmd:srun" "a launcher of clusters"
-  wish munge "file:/usr/sbin/munged" "Slurm's daemons recognise each other by it"
+  optional slurm-wlm "cmd:srun" "a launcher of clusters"
+  optional munge "file:/usr/sbin/munged" "Slurm's daemons recognise each other by it"
 }
 # A guest with soft-RoCE: tests/roce/.
 want_roce() {
-  wish qemu-system-x86 "cmd:qemu-system-x86_64" "a guest with RDMA devices"
-  wish busybox-static "cmd:busybox" "the guest's first file system"
-  wish cpio "cmd:cpio" "packs it"
-  wish kmod "cmd:modprobe" "finds the guest's modules"
-  wish xz-utils "cmd:xz" "unpacks the guest's kernel"
-  wish iproute2 "cmd:rdma" "makes the guest's RDMA devices"
-  wish ibverbs-providers "lib:libibverbs/librxe-rdmav34" "RDMA devices in software"
-  wish perftest "cmd:ib_write_bw" "RDMA's limits, to compare with"
+  optional qemu-system-x86 "cmd:qemu-system-x86_64" "a guest with RDMA devices"
+  optional busybox-static "cmd:busybox" "the guest's first file system"
+  optional cpio "cmd:cpio" "packs it"
+  optional kmod "cmd:modprobe" "finds the guest's modules"
+  optional xz-utils "cmd:xz" "unpacks the guest's kernel"
+  optional iproute2 "cmd:rdma" "makes the guest's RDMA devices"
+  optional ibverbs-providers "lib:libibverbs/librxe-rdmav34" "RDMA devices in software"
+  optional perftest "cmd:ib_write_bw" "RDMA's limits, to compare with"
 }
 want_wheel() {
   need python3 "cmd:python3" "builds the wheel"
-  wish libpython3-dev "python:Python.h" "the wheel has compiled code for small calls of torch.distributed"
+  optional libpython3-dev "python:Python.h" "the wheel has compiled code for small calls of torch.distributed"
   need python3-venv "py:ensurepip" "the tools that build the wheel stay in an environment of their own"
 }
 want_deb() {
@@ -88,7 +88,7 @@ want_site() {
   need python3-venv "py:ensurepip" "Sphinx stays in an environment of its own"
   need doxygen "cmd:doxygen" "reads the headers"
   need mandoc "cmd:mandoc" "reads the manual pages"
-  wish chromium "cmd:chromium" "make check-site looks at the pages"
+  optional chromium "cmd:chromium" "make check-site looks at the pages"
 }
 want_plot() { need gnuplot-nox "cmd:gnuplot" "draws the plots"; }
 
@@ -114,7 +114,7 @@ have() {
 }
 needed=() wished=()
 need() { have "$2" || { needed+=("$1"); echo "missing: $1 ($3)"; }; }
-wish() { have "$2" || { wished+=("$1"); echo "missing: $1 ($3; optional)"; }; }
+optional() { have "$2" || { wished+=("$1"); echo "missing: $1 ($3; optional)"; }; }
 
 # A package manager's complaint is shown only when it matters.
 log=$(mktemp) && trap 'rm -f "$log"' EXIT
