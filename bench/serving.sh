@@ -14,7 +14,9 @@ python=${PYTHON:-build/frameworks/serving/bin/python}
 netns_need
 netns_hosts "$hosts"
 for ((i = 1; i <= hosts && ${rate:-0}; i++)); do
-  netns_run "$i" tc qdisc add dev eth0 root netem rate "${rate}mbit" delay "${delay}ms" || { echo "SKIP: this kernel cannot limit a cable"; exit 0; }
+  limit=(tbf rate "${rate}mbit" burst 256kb latency 50ms)
+  [ "$delay" = 0 ] || limit=(netem rate "${rate}mbit" delay "${delay}ms")
+  netns_run "$i" tc qdisc add dev eth0 root "${limit[@]}" || { echo "SKIP: this kernel has no ${limit[0]}, which limits a cable"; exit 0; }
 done
 out=$(mktemp -d)
 "$python" -Bc 'import sys; sys.path.insert(0, "tests/frameworks"); import vllm_serves; vllm_serves.plug(sys.argv[1])' "$out"
