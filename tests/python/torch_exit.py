@@ -2,8 +2,10 @@
 """How processes end: with 0, without a word and in time, whatever they leave behind.
 
 Each case is two processes, forked from this one, which has PyTorch loaded. All cases run at a time, so that there are
-many more processes than cores. usage: torch_exit.py [CASE...]
+many more processes than cores. A process that does not end in time prints the stacks of its threads.
+usage: torch_exit.py [CASE...]
 """
+import faulthandler
 import os
 import shutil
 import sys
@@ -17,7 +19,7 @@ import hocket.torch
 import hocket.torch._group  # loads the library
 
 hocket.torch.register()
-LIMIT = 120  # seconds
+LIMIT, GRACE = 120, 10  # seconds
 
 
 def works(n):
@@ -64,6 +66,7 @@ def rank_of(case, destroys, rank, folder):
     out = os.open(f"{folder}/out", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     os.dup2(out, 1)
     os.dup2(out, 2)
+    faulthandler.dump_traceback_later(LIMIT, exit=True)
     dist.init_process_group("hocket", init_method=f"file://{folder}/store", rank=rank, world_size=2)
     dist.barrier()
     globals()["left"] = CASES[case]()
@@ -74,7 +77,7 @@ def rank_of(case, destroys, rank, folder):
 
 def ended(pids):
     """The exit codes; a process that does not end is killed, and has none."""
-    codes, until = dict.fromkeys(pids), time.monotonic() + LIMIT
+    codes, until = dict.fromkeys(pids), time.monotonic() + LIMIT + GRACE
     while None in codes.values() and time.monotonic() < until:
         for pid in [pid for pid in pids if codes[pid] is None]:
             done, status = os.waitpid(pid, os.WNOHANG)
