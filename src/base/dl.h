@@ -35,6 +35,13 @@ typedef struct hk_dl {
   void *handle;
 } hk_dl;
 
+/* A library that is not loaded yet: the struct and the list of its symbols, and the files to try. */
+#define HK_DL_LIBRARY(table_, symbols_, subs_, loss_, ...)                                                             \
+  {                                                                                                                    \
+    .files = {__VA_ARGS__}, .loss = (loss_), .symbols = (symbols_), .nsymbols = HK_ARRAY_LENGTH(symbols_),             \
+    .table = &(table_), .subs = (subs_)                                                                                \
+  }
+
 /* A function of a library that the process has loaded, by itself or by us, and that then stays loaded; NULL: there is
  * none. Loads nothing, and costs little while the process loads nothing. */
 typedef struct hk_dl_seen {

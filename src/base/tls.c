@@ -31,10 +31,7 @@ static openssl lib;
 static const hk_dl_symbol crypto_symbols[] = {HK_CRYPTO_CALLS(CALL)}, ssl_symbols[] = {HK_SSL_CALLS(CALL)};
 #undef CALL
 #define LIBRARY(file, calls)                                                                                           \
-  {                                                                                                                    \
-    .files = {file}, .loss = "connections cannot be encrypted", .symbols = (calls),                                    \
-    .nsymbols = HK_ARRAY_LENGTH(calls), .table = &lib, .subs = HK_SUB_INIT | HK_SUB_NET                                \
-  }
+  HK_DL_LIBRARY(lib, calls, HK_SUB_INIT | HK_SUB_NET, "connections cannot be encrypted", file)
 static hk_dl crypto = LIBRARY("libcrypto.so.3", crypto_symbols), ssl = LIBRARY("libssl.so.3", ssl_symbols);
 
 const char *hk_tls_library(char *why, size_t bytes) {

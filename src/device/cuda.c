@@ -15,12 +15,7 @@
 static const hk_dl_symbol symbols[] = {HK_CUDA_CALLS(NEED, MAY)};
 #undef NEED
 #undef MAY
-static hk_dl driver = {.files = {"libcuda.so.1", "libcuda.so"},
-                       .loss = "no GPU can be used",
-                       .symbols = symbols,
-                       .nsymbols = HK_ARRAY_LENGTH(symbols),
-                       .table = &hk_cu,
-                       .subs = HK_SUB_INIT};
+static hk_dl driver = HK_DL_LIBRARY(hk_cu, symbols, HK_SUB_INIT, "no GPU can be used", "libcuda.so.1", "libcuda.so");
 
 bool hk_cuda_here(int *devices) {
   const char *wanted = hk_param_str(HK_P_DEVICE);

@@ -17,12 +17,8 @@ static api jansson;
 #define CALL(type, name, arguments) HK_DL_SYMBOL(api, name, #name),
 static const hk_dl_symbol jansson_symbols[] = {HK_JANSSON_CALLS(CALL) HK_JANSSON_LOAD(CALL)};
 #undef CALL
-static hk_dl library = {.files = {"libjansson.so.4"},
-                        .loss = "programs in JSON cannot be read",
-                        .symbols = jansson_symbols,
-                        .nsymbols = HK_ARRAY_LENGTH(jansson_symbols),
-                        .table = &jansson,
-                        .subs = HK_SUB_TUNING};
+static hk_dl library =
+    HK_DL_LIBRARY(jansson, jansson_symbols, HK_SUB_TUNING, "programs in JSON cannot be read", "libjansson.so.4");
 
 bool hk_json_tree_available(void) { return hk_dl_load(&library); }
 

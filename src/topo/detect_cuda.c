@@ -21,12 +21,7 @@ typedef struct api {
 static const hk_dl_symbol symbols[] = {CUDA_CALLS(HK_DL_NEED, HK_DL_MAY)};
 /* Global because the loaded library belongs to the process. */
 static api cuda;
-static hk_dl library = {.files = {"libcuda.so.1", "libcuda.so"},
-                        .loss = "no GPU can be asked",
-                        .symbols = symbols,
-                        .nsymbols = HK_ARRAY_LENGTH(symbols),
-                        .table = &cuda,
-                        .subs = HK_SUB_GRAPH};
+static hk_dl library = HK_DL_LIBRARY(cuda, symbols, HK_SUB_GRAPH, "no GPU can be asked", "libcuda.so.1", "libcuda.so");
 
 /* An attribute that an older driver does not know is 0. */
 static int detect_cuda_attribute(int device, int which) {

@@ -77,12 +77,8 @@ typedef struct api {
 static const hk_dl_symbol symbols[] = {NVML_CALLS(HK_DL_NEED, HK_DL_MAY)};
 /* Global because the loaded library belongs to the process. */
 static api nvml;
-static hk_dl library = {.files = {"libnvidia-ml.so.1", "libnvidia-ml.so"},
-                        .loss = "NVLinks cannot be seen",
-                        .symbols = symbols,
-                        .nsymbols = HK_ARRAY_LENGTH(symbols),
-                        .table = &nvml,
-                        .subs = HK_SUB_GRAPH};
+static hk_dl library =
+    HK_DL_LIBRARY(nvml, symbols, HK_SUB_GRAPH, "NVLinks cannot be seen", "libnvidia-ml.so.1", "libnvidia-ml.so");
 
 static void detect_nvml_add_far(hk_gpu_seen *g, hk_far_kind kind, uint64_t id) {
   int i = 0;

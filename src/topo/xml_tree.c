@@ -199,12 +199,8 @@ static api expat;
 #define CALL(type, name, arguments) HK_DL_SYMBOL(api, name, #name),
 static const hk_dl_symbol expat_symbols[] = {HK_EXPAT_CALLS(CALL)};
 #undef CALL
-static hk_dl library = {.files = {"libexpat.so.1"},
-                        .loss = "topology and graph XML cannot be read",
-                        .symbols = expat_symbols,
-                        .nsymbols = HK_ARRAY_LENGTH(expat_symbols),
-                        .table = &expat,
-                        .subs = HK_SUB_GRAPH};
+static hk_dl library =
+    HK_DL_LIBRARY(expat, expat_symbols, HK_SUB_GRAPH, "topology and graph XML cannot be read", "libexpat.so.1");
 
 bool hk_xml_available(void) { return hk_dl_load(&library); }
 

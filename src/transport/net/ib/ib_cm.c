@@ -26,12 +26,8 @@ typedef struct api {
 } api;
 static api cm;
 static const hk_dl_symbol symbols[] = {CM_CALLS(HK_DL_NEED)};
-static hk_dl library = {.files = {"librdmacm.so.1", "librdmacm.so"},
-                        .loss = "the kernel is not asked for RDMA routes",
-                        .symbols = symbols,
-                        .nsymbols = HK_ARRAY_LENGTH(symbols),
-                        .table = &cm,
-                        .subs = HK_SUB_NET};
+static hk_dl library =
+    HK_DL_LIBRARY(cm, symbols, HK_SUB_NET, "the kernel is not asked for RDMA routes", "librdmacm.so.1", "librdmacm.so");
 
 /* Converts a GID to its address. Returns false if it is none, or a link-local one. */
 static bool ib_cm_address_of(const hk_ibv_gid *gid, struct sockaddr_storage *out, char text[INET6_ADDRSTRLEN]) {

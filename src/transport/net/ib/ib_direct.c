@@ -20,12 +20,8 @@ enum { MLX5DV_REG_DMABUF_ACCESS_DATA_DIRECT = 1 };
 
 #define SYMBOL(member) HK_DL_SYMBOL(struct mlx5, member, "mlx5dv_" #member)
 static const hk_dl_symbol symbols[] = {SYMBOL(is_supported), SYMBOL(get_data_direct_sysfs_path), SYMBOL(reg_dmabuf_mr)};
-static hk_dl library = {.files = {"libmlx5.so.1", "libmlx5.so"},
-                        .loss = "data-direct functions of cards are not used",
-                        .symbols = symbols,
-                        .nsymbols = HK_ARRAY_LENGTH(symbols),
-                        .table = &functions,
-                        .subs = HK_SUB_NET};
+static hk_dl library = HK_DL_LIBRARY(functions, symbols, HK_SUB_NET, "data-direct functions of cards are not used",
+                                     "libmlx5.so.1", "libmlx5.so");
 
 bool hk_ib_direct_is_possible(const hk_settings *set) { return set->IB_DATA_DIRECT != 0 && hk_dl_load(&library); }
 

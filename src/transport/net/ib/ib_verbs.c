@@ -14,12 +14,8 @@ static hk_ibv functions;
 #define NEED(type, member, arguments) HK_DL_SYMBOL(hk_ibv, member, "ibv_" #member),
 #define MAY(type, member, arguments) HK_DL_OPTIONAL(hk_ibv, member, "ibv_" #member),
 static const hk_dl_symbol symbols[] = {HK_IBV_CALLS(NEED, MAY)};
-static hk_dl library = {.files = {"libibverbs.so.1", "libibverbs.so"},
-                        .loss = "InfiniBand and RoCE are off",
-                        .symbols = symbols,
-                        .nsymbols = HK_ARRAY_LENGTH(symbols),
-                        .table = &functions,
-                        .subs = HK_SUB_INIT | HK_SUB_NET};
+static hk_dl library = HK_DL_LIBRARY(functions, symbols, HK_SUB_INIT | HK_SUB_NET, "InfiniBand and RoCE are off",
+                                     "libibverbs.so.1", "libibverbs.so");
 
 const hk_ibv *hk_ibv_load(char *why, size_t why_bytes) {
   const char *chosen = hk_param_str(HK_P_IBVERBS_LIB);
