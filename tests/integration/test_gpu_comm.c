@@ -334,8 +334,4 @@ TEST(host_and_gpus_in_a_group) {
   gpu_close(&g);
 }
 
-int main(void) {
-  gpu_environment();
-  if (!gpu_here()) return 77;
-  return suite_main("gpu_comm", .timeout = 100);
-}
+int main(void) { return gpu_main("gpu_comm", .timeout = 100); }

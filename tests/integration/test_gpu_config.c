@@ -349,7 +349,5 @@ TEST_LOOP(copies_profiled, 2) {
 
 int main(void) {
   setenv("CUDAEMU_MULTICAST", "1", 1);
-  gpu_environment();
-  if (!gpu_here()) return 77;
-  return suite_main("gpu_config", .timeout = 190);
+  return gpu_main("gpu_config", .timeout = 190);
 }

@@ -374,8 +374,4 @@ static void fails(gpu_place *p) {
 }
 TEST(no_table_here) { ck_assert_int_eq(run_processes(2, 1, 8, 1, fails), 0); }
 
-int main(void) {
-  gpu_environment();
-  if (!gpu_here()) return 77;
-  return suite_main("gpu_devcomm", .timeout = 100);
-}
+int main(void) { return gpu_main("gpu_devcomm", .timeout = 100); }

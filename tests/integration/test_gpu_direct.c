@@ -419,7 +419,5 @@ TEST_LOOP(goes_beside_the_cpu, HK_ARRAY_LENGTH(beside)) {
 int main(void) {
   /* The cards are this CPU, which by nvidia-peermem has the GPU's own addresses: also where no kernel runs. */
   setenv("CUDAEMU_STRICT", "0", 1);
-  gpu_environment();
-  if (!gpu_here()) return 77;
-  return suite_main("gpu_direct", .timeout = 100);
+  return gpu_main("gpu_direct", .timeout = 100);
 }

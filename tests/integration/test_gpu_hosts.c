@@ -106,8 +106,4 @@ TEST_LOOP(dead_peer, 2) {
   ck_assert_int_eq(run_failing(die), 0);
 }
 
-int main(void) {
-  gpu_environment();
-  if (!gpu_here()) return 77;
-  return suite_main("gpu_hosts", .timeout = 100);
-}
+int main(void) { return gpu_main("gpu_hosts", .timeout = 100); }

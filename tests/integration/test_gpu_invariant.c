@@ -93,8 +93,4 @@ TEST(a_ring_has_another_order) {
   gpu_close(&g);
 }
 
-int main(void) {
-  gpu_environment();
-  if (!gpu_here()) return 77;
-  return suite_main("gpu invariant", .timeout = 300);
-}
+int main(void) { return gpu_main("gpu invariant", .timeout = 300); }

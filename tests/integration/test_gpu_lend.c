@@ -283,8 +283,4 @@ TEST(pieces) {
   gpu_close(&g);
 }
 
-int main(void) {
-  gpu_environment();
-  if (!gpu_here()) return 77;
-  return suite_main("gpu_lend", .timeout = 190);
-}
+int main(void) { return gpu_main("gpu_lend", .timeout = 190); }

@@ -184,7 +184,5 @@ TEST(aborted) {
 int main(void) {
   setenv("HOCKET_SLOT_BYTES", "131072", 1);
   setenv("HOCKET_SLOTS", "8", 1);
-  gpu_environment();
-  if (!gpu_here()) return 77;
-  return suite_main("gpu_lines", .timeout = 200);
+  return gpu_main("gpu_lines", .timeout = 200);
 }

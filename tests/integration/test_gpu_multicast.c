@@ -416,7 +416,5 @@ TEST_LOOP(without, 3) {
 
 int main(void) {
   setenv("CUDAEMU_MULTICAST", "1", 1);
-  gpu_environment();
-  if (!gpu_here()) return 77;
-  return suite_main("gpu_multicast", .timeout = 100);
+  return gpu_main("gpu_multicast", .timeout = 100);
 }

@@ -176,7 +176,5 @@ TEST_LOOP(aborts_while_a_call_blocks, 2) {
 
 int main(void) {
   setenv("CUDAEMU_STRICT", "0", 1); /* a device that has memory by its address is this CPU */
-  gpu_environment();
-  if (!gpu_here()) return 77;
-  return suite_main("gpu_net_plugin", .timeout = 100);
+  return gpu_main("gpu_net_plugin", .timeout = 100);
 }

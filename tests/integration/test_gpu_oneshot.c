@@ -164,8 +164,4 @@ TEST(replays) {
   gpu_close(&g);
 }
 
-int main(void) {
-  gpu_environment();
-  if (!gpu_here()) return 77;
-  return suite_main("gpu_oneshot", .timeout = 60);
-}
+int main(void) { return gpu_main("gpu_oneshot", .timeout = 60); }

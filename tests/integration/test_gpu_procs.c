@@ -350,8 +350,4 @@ TEST_RANGE(staged_processes, 2, 4) {
   ck_assert_int_eq(run_processes(3, 1, 3, 1, all_collectives), 0);
 }
 
-int main(void) {
-  gpu_environment();
-  if (!gpu_here()) return 77;
-  return suite_main("gpu_procs", .timeout = 100);
-}
+int main(void) { return gpu_main("gpu_procs", .timeout = 100); }

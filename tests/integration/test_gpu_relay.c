@@ -128,8 +128,4 @@ TEST_LOOP(carries, 2) {
   rdma_end(verbs);
 }
 
-int main(void) {
-  gpu_environment();
-  if (!gpu_here()) return 77;
-  return suite_main("gpu_relay", .timeout = 100);
-}
+int main(void) { return gpu_main("gpu_relay", .timeout = 100); }

@@ -159,8 +159,4 @@ TEST_LOOP(hangs, 2) {
   gpu_close(&g);
 }
 
-int main(void) {
-  gpu_environment();
-  if (!gpu_here()) return 77;
-  return suite_main("gpu_replay", .timeout = 60);
-}
+int main(void) { return gpu_main("gpu_replay", .timeout = 60); }

@@ -476,8 +476,4 @@ TEST_LOOP(killed, 4) {
   ck_assert_int_eq(run_processes(3, 1, 8, _i < 2 ? 1 : 3, die), 1); /* the dead one */
 }
 
-int main(void) {
-  gpu_environment();
-  if (!gpu_here()) return 77;
-  return suite_main("gpu_rma", .timeout = 100);
-}
+int main(void) { return gpu_main("gpu_rma", .timeout = 100); }

@@ -194,7 +194,5 @@ TEST_LOOP(mismatch, 2 * WAYS) {
 int main(void) {
   setenv("HOCKET_SLOT_BYTES", "131072", 1);
   setenv("HOCKET_SLOTS", "8", 1);
-  gpu_environment();
-  if (!gpu_here()) return 77;
-  return suite_main("gpu_slots", .timeout = 200);
+  return gpu_main("gpu_slots", .timeout = 200);
 }

@@ -219,7 +219,5 @@ int main(void) {
   setenv("HOCKET_SLOT_BYTES", "131072", 1);
   setenv("HOCKET_SLOTS", "8", 1);
   setenv("CUDAEMU_MULTICAST", "1", 1);
-  gpu_environment();
-  if (!gpu_here()) return 77;
-  return suite_main("gpu_suspend", .timeout = 190);
+  return gpu_main("gpu_suspend", .timeout = 190);
 }

@@ -158,8 +158,4 @@ TEST(alone) {
   end();
 }
 
-int main(void) {
-  gpu_environment();
-  if (!gpu_here()) return 77;
-  return suite_main("gpu_topology", .timeout = 100);
-}
+int main(void) { return gpu_main("gpu_topology", .timeout = 100); }

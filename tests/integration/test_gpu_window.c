@@ -426,8 +426,4 @@ TEST(full) {
   ck_assert_int_eq(run_processes(2, 1, 8, 1, no_room), 0);
 }
 
-int main(void) {
-  gpu_environment();
-  if (!gpu_here()) return 77;
-  return suite_main("gpu_window", .timeout = 100);
-}
+int main(void) { return gpu_main("gpu_window", .timeout = 100); }

@@ -81,6 +81,8 @@ typedef struct gpu_call {
 void gpu_environment(void);
 /* False, and a line that says so: the kernels were not compiled. */
 bool gpu_here(void);
+/* The main of tests on GPUs, as suite_main: skipped without kernels. */
+#define gpu_main(...) (gpu_environment(), gpu_here() ? suite_main(__VA_ARGS__) : 77)
 CUdeviceptr gpu_alloc(int device, size_t bytes);
 
 /* The n-th launch (or kernel: `which` is CUDAEMU_FAIL_LAUNCH or _KERNEL) of a process fails, after those of init: three
