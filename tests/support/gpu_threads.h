@@ -192,40 +192,5 @@ HK_DEVICE uint32_t hk_swap_if(uint32_t *p, uint32_t from, uint32_t to) {
   return from;
 }
 
-HK_DEVICE float hk_add_f32(float a, float b) { return a + b; }
-HK_DEVICE float hk_mul_f32(float a, float b) { return a * b; }
-HK_DEVICE double hk_add_f64(double a, double b) { return a + b; }
-HK_DEVICE double hk_mul_f64(double a, double b) { return a * b; }
-HK_DEVICE float hk_bits_f32(uint32_t x) {
-  float f;
-  memcpy(&f, &x, sizeof f);
-  return f;
-}
-HK_DEVICE uint32_t hk_f32_bits(float f) {
-  uint32_t x;
-  memcpy(&x, &f, sizeof x);
-  return x;
-}
-HK_DEVICE double hk_bits_f64(uint64_t x) {
-  double f;
-  memcpy(&f, &x, sizeof f);
-  return f;
-}
-HK_DEVICE uint64_t hk_f64_bits(double f) {
-  uint64_t x;
-  memcpy(&x, &f, sizeof x);
-  return x;
-}
-HK_DEVICE float hk_f16_to_f32(uint32_t h) {
-  uint32_t mag = h & 0x7fff, sign = (h & 0x8000) << 16;
-  if (mag >= 0x7c00) return hk_bits_f32(sign | 0x7f800000u | (mag & 0x3ff) << 13);
-  return hk_bits_f32(hk_f32_bits(hk_bits_f32(mag << 13) * 0x1p112f) | sign);
-}
-HK_DEVICE uint32_t hk_f32_to_f16(float f) {
-  uint32_t x = hk_f32_bits(f), mag = x & 0x7fffffffu, sign = x >> 16 & 0x8000u;
-  if (mag > 0x7f800000u) return sign | 0x7e00;
-  if (mag < 113u << 23) return sign | (hk_f32_bits(hk_bits_f32(mag) + 0.5f) - hk_f32_bits(0.5f));
-  uint32_t code = (mag + ((mag >> 13) & 1) + 0xfff - (112u << 23)) >> 13;
-  return sign | (code < 0x7c00 ? code : 0x7c00);
-}
+#include "../cudaemu/arithmetic.h"
 #endif
