@@ -273,6 +273,13 @@ static hk_status synth_build_remark_words(builder *b) {
   return HK_OK;
 }
 
+static hk_status synth_build_finish(builder *b) {
+  HK_OR_RETURN(synth_build_join_gpus(b));
+  HK_OR_RETURN(hk_topo_finish(b->t));
+  HK_OR_RETURN(hk_topo_remark_guesses(b->t, false));
+  return synth_build_remark_words(b);
+}
+
 hk_status hk_synth_complete(hk_topo **out, const hk_topo *file, const hk_synth_spec *spec) {
   hk_synth_spec s = *spec;
   builder b = {.s = &s};
@@ -286,10 +293,7 @@ hk_status hk_synth_complete(hk_topo **out, const hk_topo *file, const hk_synth_s
   HK_TRY(hk_topo_new(&b.t, file->name), out);
   HK_TRY(synth_build_copy_file(&b, file), out);
   HK_TRY(synth_build_complete_nics(&b, file), out);
-  HK_TRY(synth_build_join_gpus(&b), out);
-  HK_TRY(hk_topo_finish(b.t), out);
-  HK_TRY(hk_topo_remark_guesses(b.t, false), out);
-  HK_TRY(synth_build_remark_words(&b), out);
+  HK_TRY(synth_build_finish(&b), out);
   *out = b.t;
   b.t = NULL;
 out:
@@ -320,10 +324,7 @@ hk_status hk_synth_build(hk_topo **out, const hk_synth_spec *spec) {
   HK_TRY(hk_topo_new(&b.t, s.name), out);
   HK_TRY(synth_build_add_cpus(&b), out);
   HK_TRY(synth_build_add_devices(&b), out);
-  HK_TRY(synth_build_join_gpus(&b), out);
-  HK_TRY(hk_topo_finish(b.t), out);
-  HK_TRY(hk_topo_remark_guesses(b.t, false), out);
-  HK_TRY(synth_build_remark_words(&b), out);
+  HK_TRY(synth_build_finish(&b), out);
   *out = b.t;
   b.t = NULL;
 out:
