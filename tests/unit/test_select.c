@@ -48,7 +48,7 @@ static const hk_algorithm *choose(const hk_machine *m, hk_coll coll, size_t byte
 }
 
 /* Classes follow each other without gaps, have at most an eighth of an octave, and end at each power of two. */
-START_TEST(size_classes) {
+TEST(size_classes) {
   for (size_t bytes = 0; bytes < 1 << 16; bytes++) {
     const size_t last = hk_size_class_last(bytes);
     ck_assert_uint_ge(last, bytes);
@@ -60,10 +60,9 @@ START_TEST(size_classes) {
     ck_assert_uint_eq(hk_size_class_last((size_t)1 << power), (size_t)1 << power);
   ck_assert_int_lt(hk_size_class(SIZE_MAX), HK_SIZE_CLASSES);
 }
-END_TEST
 
 /* All sizes of a class get its decision, each with its own price. */
-START_TEST(class_decides) {
+TEST(class_decides) {
   const hk_machine m = machine(1, 8, 2, true);
   hk_decision first, last;
   for (size_t bytes = 9; bytes < (size_t)1 << 30; bytes = hk_size_class_last(bytes) + 1) {
@@ -73,9 +72,8 @@ START_TEST(class_decides) {
     ck_assert_double_eq(first.us, price_of(first.algorithm, &m, HK_ALLREDUCE, bytes));
   }
 }
-END_TEST
 
-START_TEST(registry) {
+TEST(registry) {
   for (const hk_algorithm *const *a = hk_algorithms; *a; a++) {
     ck_assert_ptr_eq(hk_algorithm_by_name((*a)->name), *a);
     ck_assert_ptr_nonnull((*a)->about);
@@ -84,10 +82,9 @@ START_TEST(registry) {
   }
   ck_assert_ptr_null(hk_algorithm_by_name("no such"));
 }
-END_TEST
 
 /* Waves of what is read where it is may be long; a price does not depend on that. */
-START_TEST(chunks_of_what_is_read) {
+TEST(chunks_of_what_is_read) {
   static const struct {
     const char *algorithm;
     hk_coll coll;
@@ -118,10 +115,9 @@ START_TEST(chunks_of_what_is_read) {
     ck_assert_uint_eq(chunk_of(a, &m, rows[k].coll, BLOCK), m.slot_bytes);
   }
 }
-END_TEST
 
 /* Each pair of ranks has its own length, which the decision does not know. */
-START_TEST(chunks_of_pairs) {
+TEST(chunks_of_pairs) {
   hk_machine m = machine(1, 2, 2, true);
   for (int reads = 0; reads < 2; reads++) {
     hk_decision d = {.algorithm = hk_algorithm_by_name("pairwise")};
@@ -131,11 +127,10 @@ START_TEST(chunks_of_pairs) {
     ck_assert_uint_eq(d.chunk, reads ? 16u << 20 : m.slot_bytes);
   }
 }
-END_TEST
 
 /* What the kernel copies of private memory, for two ranks: not long blocks that one rank would have to fetch while the
  * other is idle. */
-START_TEST(cma_or_slots) {
+TEST(cma_or_slots) {
   enum { ALL = HK_CMA_MOVES | HK_CMA_PLACED };
   static const struct {
     const char *algorithm;
@@ -165,9 +160,8 @@ START_TEST(cma_or_slots) {
     ck_assert(d.chunk <= m.slot_bytes || rows[k].by_cma & HK_CMA_MOVES);
   }
 }
-END_TEST
 
-START_TEST(always_supported) {
+TEST(always_supported) {
   hk_machine all[MACHINES];
   int n = machines(all);
   for (int k = 0; k < n; k++) {
@@ -182,7 +176,6 @@ START_TEST(always_supported) {
     }
   }
 }
-END_TEST
 
 static hk_decision choose_by(const hk_machine *m, const char *algo, const char *proto, hk_coll coll, size_t bytes) {
   hk_filter w = {.max_channels = 0};
@@ -192,7 +185,7 @@ static hk_decision choose_by(const hk_machine *m, const char *algo, const char *
   return d;
 }
 
-START_TEST(filters) {
+TEST(filters) {
   hk_machine m = machine(1, 8, 2, true);
   static const char *const names[] = {"ring", "tree", "oneshot", "twoshot", "direct", "doubling", "halving", "flat"};
   for (unsigned k = 0; k < HK_ARRAY_LENGTH(names); k++) {
@@ -215,9 +208,8 @@ START_TEST(filters) {
   ck_assert_int_eq(d.protocol, HK_PROTO_SIMPLE);
   ck_assert_ptr_nonnull(d.note);
 }
-END_TEST
 
-START_TEST(filter_syntax) {
+TEST(filter_syntax) {
   hk_machine m = machine(1, 8, 2, true);
   const char *spec = "flat,NVLS;AllReduce: ring ;reduce:^tree,binomial";
   ck_assert_str_eq(choose_by(&m, spec, NULL, HK_ALLREDUCE, 64).algorithm->name, "ring");
@@ -238,10 +230,9 @@ START_TEST(filter_syntax) {
     ck_assert_ptr_nonnull(strstr(hk_last_error(), wrong[k].said));
   }
 }
-END_TEST
 
 /* The table: sorted, the first row is the choice, what is left out says why. */
-START_TEST(alternatives) {
+TEST(alternatives) {
   hk_alternative rows[HK_ALTERNATIVES];
   hk_machine m = machine(4, 8, 8, false);
   hk_filter w = {.max_channels = 0};
@@ -263,10 +254,9 @@ START_TEST(alternatives) {
   }
   ck_assert(tree && oneshot);
 }
-END_TEST
 
 /* What the model must find, whatever its details. */
-START_TEST(sensible) {
+TEST(sensible) {
   for (int n = 2; n <= 8; n *= 2) {
     hk_machine m = machine(1, n, 2, true);
     ck_assert_str_eq(choose(&m, HK_ALLREDUCE, 8)->name, "oneshot");
@@ -293,11 +283,10 @@ START_TEST(sensible) {
   ck_assert_str_ne(choose(&many, HK_BROADCAST, 8)->name, "direct");
   ck_assert_str_ne(choose(&many, HK_BROADCAST, 8)->name, "chain");
 }
-END_TEST
 
 /* GPUs of several hosts: LL for short messages, which go over the network in lines; what is longer than these has the
  * fence whatever the protocol. */
-START_TEST(lines_between_hosts) {
+TEST(lines_between_hosts) {
   const hk_gpu_facts f = {.nranks = 4,
                           .nhosts = 4,
                           .ranks_per_host = 1,
@@ -326,9 +315,8 @@ START_TEST(lines_between_hosts) {
   ck_assert_double_eq(hk_far_sync_us(&wide, 8), HK_GPU_SYNC_US);
   ck_assert_double_eq(hk_far_sync_us(&cpus, 8), 0);
 }
-END_TEST
 
-START_TEST(chunks) {
+TEST(chunks) {
   hk_machine all[MACHINES];
   int n = machines(all);
   for (int k = 0; k < n; k++) {
@@ -349,13 +337,12 @@ START_TEST(chunks) {
     }
   }
 }
-END_TEST
 
 /* No step of 1.1 in size makes the time, as the model sees it, jump by more than 1.3; where a second wave doubles the
  * messages and a message is dear (between hosts) or there are many (31 ranks), by more than 1.45.  Left out: hundreds
  * of ranks, for the same reason, and several hosts of several ranks, where the ring wins, whose second wave doubles
  * its rounds. */
-START_TEST(no_cliffs) {
+TEST(no_cliffs) {
   hk_machine all[MACHINES];
   int n = machines(all);
   for (int k = 0; k < n; k++) {
@@ -375,7 +362,6 @@ START_TEST(no_cliffs) {
     }
   }
 }
-END_TEST
 
 /* ---- names of algorithms and protocols as NCCL writes them ---- */
 
@@ -406,7 +392,7 @@ static const struct {
     {"RING,", NULL, 0, "\"\""},
 };
 
-START_TEST(selected) {
+TEST_LOOP(selected, HK_ARRAY_LENGTH(selections)) {
   uint32_t only[HK_PROTO_COUNT];
   char why[200] = "", name[40];
   const bool there = hk_filter_only(selections[_i].selection, hk_algorithms, only, why, sizeof why);
@@ -420,10 +406,9 @@ START_TEST(selected) {
     }
   }
 }
-END_TEST
 
 /* Fewer slots keep a lane closer to its receiver, so that each further wave costs more. */
-START_TEST(by_slots) {
+TEST(by_slots) {
   hk_gpu_facts f = {.nranks = 8,
                     .nhosts = 1,
                     .ranks_per_host = 8,
@@ -442,11 +427,10 @@ START_TEST(by_slots) {
   ck_assert_double_gt(us[0], us[1] * 1.1);
   ck_assert_double_ge(us[1], us[2]);
 }
-END_TEST
 
 /* Larger slots of other links, and more channels than a switch has slots for, change nothing for what goes through a
  * switch. */
-START_TEST(in_a_switch) {
+TEST(in_a_switch) {
   static const char *const names[] = {"nvls", "sumshot", "oneshot"};
   hk_gpu_facts f = {.nranks = 8,
                     .nhosts = 1,
@@ -478,27 +462,5 @@ START_TEST(in_a_switch) {
   const hk_algorithm *twoshot = hk_algorithm_by_name("twoshot");
   ck_assert(!hk_algorithm_supports(twoshot, &large.team, HK_ALLREDUCE)); /* GPUs have no links for it */
 }
-END_TEST
 
-int main(void) {
-  TCase *t = tcase_create("select");
-  tcase_set_timeout(t, 120);
-  tcase_add_test(t, size_classes);
-  tcase_add_test(t, class_decides);
-  tcase_add_test(t, registry);
-  tcase_add_test(t, chunks_of_what_is_read);
-  tcase_add_test(t, chunks_of_pairs);
-  tcase_add_test(t, cma_or_slots);
-  tcase_add_test(t, always_supported);
-  tcase_add_test(t, filters);
-  tcase_add_test(t, filter_syntax);
-  tcase_add_test(t, alternatives);
-  tcase_add_test(t, sensible);
-  tcase_add_test(t, lines_between_hosts);
-  tcase_add_test(t, chunks);
-  tcase_add_test(t, no_cliffs);
-  tcase_add_test(t, by_slots);
-  tcase_add_test(t, in_a_switch);
-  tcase_add_loop_test(t, selected, 0, HK_ARRAY_LENGTH(selections));
-  return suite_run_one("select", t);
-}
+int main(void) { return suite_main("select", .timeout = 120); }
