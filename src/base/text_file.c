@@ -32,3 +32,8 @@ out:
   if (f != stdin) fclose(f);
   return rc;
 }
+
+void hk_text_clean(char *text) {
+  for (char *c = text; *c; c++)
+    if ((unsigned char)*c < ' ' || *c == 0x7f) *c = '?';
+}

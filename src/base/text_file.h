@@ -8,3 +8,5 @@
  * HK_ERR_ARGUMENT: the file cannot be read, has more than `most` bytes, or has a zero byte, so it is no text.
  * HK_ERR_SYSTEM: no memory. */
 hk_status hk_text_read(const char *path, size_t most, char **text, size_t *bytes);
+/* Replaces control characters: a file, or another process, must not send them to a terminal. */
+void hk_text_clean(char *text);

@@ -6,6 +6,7 @@
 #include <string.h>
 #include "../base/dl.h"
 #include "../base/log.h"
+#include "../base/text_file.h" /* hk_text_clean */
 #include "jansson_abi.h"
 
 typedef struct api {
@@ -28,8 +29,7 @@ static void json_tree_say(hk_json_tree *t, const char *place, const char *format
   char text[240];
   vsnprintf(text, sizeof text, format, args);
   if (!t->errors++) snprintf(t->first, sizeof t->first, "%.200s%.80s: %s", t->file, place, text);
-  for (char *c = t->first; *c; c++) /* a file must not send control characters to a terminal */
-    if ((unsigned char)*c < ' ' || *c == 0x7f) *c = '?';
+  hk_text_clean(t->first);
 }
 
 __attribute__((format(printf, 4, 5), cold)) static void json_tree_say_at(hk_json_tree *t, int line, int column,

@@ -16,8 +16,7 @@
 static void xml_tree_say(hk_xml_report *r, int line, int column, bool error, const char *format, va_list args) {
   hk_xml_finding f = {.line = line, .column = column, .error = error};
   vsnprintf(f.text, sizeof f.text, format, args);
-  for (char *c = f.text; *c; c++) /* a file must not send control characters to a terminal */
-    if ((unsigned char)*c < ' ' || *c == 0x7f) *c = '?';
+  hk_text_clean(f.text);
   if (error && !r->errors++) snprintf(r->first, sizeof r->first, "%.150s:%d:%d: %s", r->file, line, column, f.text);
   int reported = error ? r->errors - 1 : r->remarks++;
   if (!r->sink || reported > HK_XML_FINDINGS) return;

@@ -15,23 +15,17 @@ static const char *const read_states[] = {[HK_FLIGHT_BEGUN] = "begun",
                                           [HK_FLIGHT_ON_STREAM] = "enqueued"};
 const char *hk_flight_state_name(hk_flight_state s) { return read_states[s]; }
 
-/* A file must not send control characters to a terminal. */
-static void read_clean(char *text) {
-  for (char *c = text; *c; c++)
-    if ((unsigned char)*c < ' ' || *c == 0x7f) *c = '?';
-}
-
 /* Copies a text; one that is missing becomes empty. */
 static void read_text(const hk_json_node *n, const char *key, bool needed, char *out, size_t bytes) {
   const char *text = hk_json_get_text(n, key, needed);
   snprintf(out, bytes, "%s", text ? text : "");
-  read_clean(out);
+  hk_text_clean(out);
 }
 
 static char *read_copy(const hk_json_node *n, const char *key) {
   const char *text = hk_json_get_text(n, key, true);
   char *copy = strdup(text ? text : "");
-  if (copy) read_clean(copy);
+  if (copy) hk_text_clean(copy);
   return copy;
 }
 

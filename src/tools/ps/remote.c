@@ -6,6 +6,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 #include "../../base/array.h"
+#include "../../base/text_file.h" /* hk_text_clean */
 #include "../../formats/json_tree.h"
 #include "../ras_client.h"
 #include "ps.h"
@@ -42,8 +43,7 @@ static char *remote_fetch(const char *address) {
 static void remote_text(const hk_json_node *n, const char *key, char *out, size_t bytes) {
   hk_json_node text;
   snprintf(out, bytes, "%s", hk_json_has(n, key, HK_JSON_TEXT, &text) ? hk_json_words(&text) : ""); /* or null */
-  for (char *c = out; *c; c++)
-    if ((unsigned char)*c < ' ' || *c == 0x7f) *c = '?';
+  hk_text_clean(out);
 }
 
 /* Of a list of ranks. NULL: it is no rank of the communicator, which is an error. */
