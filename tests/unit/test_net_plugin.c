@@ -113,36 +113,6 @@ static net_world *connected(hk_link **send, hk_link **recv) {
   return w;
 }
 
-static hk_status progress_until_error(net_rank *r) {
-  hk_status rc = HK_OK;
-  for (uint64_t until = hk_now_ns() + 20000000000u; rc == HK_OK && hk_now_ns() < until;) rc = net_progress_and_nap(r);
-  return rc;
-}
-
-/* Who waits for a peer that has gone gets an error that names it; who does not wait is left alone. */
-TEST(names_a_peer_that_goes) {
-  hk_link *send, *recv;
-  use_plugin("libnccl-net-nine.so", "11");
-  net_world *w = connected(&send, &recv);
-  net_unlink(send);
-  recv->waiting = 1;
-  ck_assert_int_ne(progress_until_error(&w->ranks[1]), HK_OK);
-  ck_assert_msg(strstr(hk_last_error(), "rank 0") && strstr(hk_last_error(), "plugin"), "%s", hk_last_error());
-  ck_assert_int_eq(atomic_load(&recv->state), HK_LINK_FAILED);
-  net_unlink(recv);
-  net_world_free(w);
-}
-
-/* Both for so long, or until one has an error; NULL: one alone. */
-static hk_status progress_for(net_rank *a, net_rank *b, unsigned ms) {
-  hk_status rc = HK_OK;
-  for (uint64_t until = hk_now_ns() + ms * 1000000ull; rc == HK_OK && hk_now_ns() < until;) {
-    rc = net_progress_and_nap(a);
-    if (rc == HK_OK && b) rc = net_progress_and_nap(b);
-  }
-  return rc;
-}
-
 /* A rank of two communicators: the first one ends, the other goes on. */
 typedef struct two {
   net_rank *ranks[2];
@@ -212,74 +182,7 @@ TEST(is_not_ended_by_another_communicator) {
   for (int k = 0; k < 2; k++) net_world_free(w[k]);
 }
 
-/* The plugin's connect does not end. That is an error after HOCKET_PEER_TIMEOUT, in which both ranks tried: while one
- * of them makes no call, as one that is stopped, the other waits. */
-TEST(tells_that_nobody_answers) {
-  use_plugin("libnccl-net-ten.so", "11");
-  setenv("HOCKET_PEER_TIMEOUT", "2", 1);
-  setenv("HOCKET_TEST_NET", "half", 1);
-  hk_param_reload();
-  net_world *w = net_world_new(2, 4, SLOT);
-  hk_link *recv = net_link(&w->ranks[1], 0, HK_LINK_RECV, 0), *send = net_link(&w->ranks[0], 1, HK_LINK_SEND, 0);
-  ck_assert_int_eq(progress_for(&w->ranks[0], &w->ranks[1], 100), HK_OK); /* they are introduced */
-  for (int r = 0; r < 2; r++) ck_assert_int_eq(progress_for(&w->ranks[r], NULL, 3500), HK_OK);
-  uint64_t begin = hk_now_ns();
-  ck_assert_int_eq(progress_for(&w->ranks[0], &w->ranks[1], 20000), HK_ERR_REMOTE);
-  ck_assert_uint_lt(hk_now_ns() - begin, 4000000000u);
-  ck_assert_msg(strstr(hk_last_error(), "HOCKET_PEER_TIMEOUT"), "%s", hk_last_error());
-  net_unlink(send);
-  recv->waiting = HK_LINK_WAITS;
-  ck_assert_int_eq(progress_until_error(&w->ranks[1]), HK_ERR_REMOTE);
-  net_unlink(recv);
-  net_world_free(w);
-}
-
-/* The same, but the plugin goes on at last: nothing was an error. */
-TEST(waits_for_a_stopped_peer) {
-  hk_status rc = HK_OK;
-  use_plugin("libnccl-net-ten.so", "11");
-  setenv("HOCKET_PEER_TIMEOUT", "2", 1);
-  setenv("HOCKET_TEST_NET", "half", 1);
-  hk_param_reload();
-  net_world *w = net_world_new(2, 4, SLOT);
-  hk_link *recv = net_link(&w->ranks[1], 0, HK_LINK_RECV, 0), *send = net_link(&w->ranks[0], 1, HK_LINK_SEND, 0);
-  ck_assert_int_eq(progress_for(&w->ranks[0], &w->ranks[1], 100), HK_OK);
-  ck_assert_int_eq(progress_for(&w->ranks[0], NULL, 3500), HK_OK);
-  unsetenv("HOCKET_TEST_NET");
-  while (rc == HK_OK && (atomic_load(&send->state) != HK_LINK_READY || atomic_load(&recv->state) != HK_LINK_READY))
-    rc = progress_for(&w->ranks[0], &w->ranks[1], 1);
-  ck_assert_msg(rc == HK_OK, "%s", hk_last_error());
-  net_unlink(send);
-  net_unlink(recv);
-  net_world_free(w);
-}
-
-/* ---- calls that fail, and calls that do not return ---- */
-
-/* A call of the plugin fails before the peer is seen to go. That is a lost rank if it goes, and else the plugin's own
- * fault: so it is for a send that is under way, and for a receive that is waited for. */
-TEST_LOOP(finds_the_cause_of_a_fault, 4) {
-  hk_link *send, *recv;
-  const bool lost = _i & 1, sends = _i & 2;
-  unsigned char data[64] = {0};
-  use_plugin("libnccl-net-eleven.so", "11");
-  net_world *w = connected(&send, &recv);
-  net_rank *r = &w->ranks[sends ? 0 : 1];
-  setenv("HOCKET_TEST_NET", "test", 1);
-  for (unsigned i = 0; i < 4; i++) ck_assert(net_try_send(send, data, sizeof data, i, false));
-  recv->waiting = HK_LINK_WAITS;
-  for (unsigned ms = 0; ms < 300; ms += 10) { /* three messages, then faults */
-    ck_assert_msg(progress_for(&w->ranks[0], NULL, 5) == HK_OK, "%s", hk_last_error());
-    ck_assert_msg(progress_for(&w->ranks[1], NULL, 5) == HK_OK, "%s", hk_last_error());
-    recv->waiting = HK_LINK_WAITS;
-  }
-  if (lost) net_unlink(sends ? recv : send);
-  ck_assert_int_eq(progress_until_error(r), lost ? HK_ERR_REMOTE : HK_ERR_SYSTEM);
-  ck_assert_msg(strstr(hk_last_error(), lost ? " lost rank " : " fails in test of a "), "%s", hk_last_error());
-  net_unlink(sends ? send : recv);
-  if (!lost) net_unlink(sends ? recv : send);
-  net_world_free(w);
-}
+/* ---- calls that do not return ---- */
 
 static _Atomic(int) *released_by_plugin(void) {
   void *lib = dlopen(getenv("NCCL_NET_PLUGIN"), RTLD_NOW | RTLD_NOLOAD);
