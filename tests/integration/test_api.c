@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The API beyond data: wrong arguments, many communicators in one thread, children, nonblocking communicators. */
+/* The API beyond data: many communicators in one thread, children, nonblocking communicators. */
 #include <check.h>
 #include <hocket.h>
 #include <pthread.h>
@@ -30,74 +30,6 @@ static int works(ncclComm_t c, int n) {
     faults++;
   }
   return faults;
-}
-
-static int wrong_arguments(ncclComm_t c, int rank, int n, void *arg) {
-  (void)arg;
-  int faults = 0;
-  float b[16] = {0};
-  void *handle;
-  ncclRedOp_t op;
-  EXPECT(ncclAllReduce(NULL, b, 1, ncclFloat32, ncclSum, c, NULL), ncclInvalidArgument, "sendbuff is NULL");
-  EXPECT(ncclAllReduce(b, NULL, 1, ncclFloat32, ncclSum, c, NULL), ncclInvalidArgument, "recvbuff is NULL");
-  EXPECT(ncclAllReduce(b, b, 1, (ncclDataType_t)99, ncclSum, c, NULL), ncclInvalidArgument, "data type 99");
-  EXPECT(ncclAllReduce(b, b, 1, (ncclDataType_t)-1, ncclSum, c, NULL), ncclInvalidArgument, "data type -1");
-  EXPECT(ncclAllReduce(b, b, 1, ncclFloat32, (ncclRedOp_t)77, c, NULL), ncclInvalidArgument, "operator 77");
-  EXPECT(ncclAllReduce(b, b, SIZE_MAX / 2, ncclFloat32, ncclSum, c, NULL), ncclInvalidArgument, "count");
-  EXPECT(ncclAllGather(b, b, SIZE_MAX / 8, ncclFloat32, c, NULL), ncclInvalidArgument, "count");
-  EXPECT(ncclBroadcast(b, b, 1, ncclFloat32, n, c, NULL), ncclInvalidArgument, "root");
-  EXPECT(ncclBroadcast(b, b, 1, ncclFloat32, -1, c, NULL), ncclInvalidArgument, "root -1");
-  EXPECT(ncclReduce(b, b, 1, ncclFloat32, ncclSum, 1000, c, NULL), ncclInvalidArgument, "root 1000");
-  EXPECT(ncclSend(b, 1, ncclFloat32, n, c, NULL), ncclInvalidArgument, "peer");
-  EXPECT(ncclRecv(b, 1, ncclFloat32, -3, c, NULL), ncclInvalidArgument, "peer -3");
-  EXPECT(ncclSend(b, 1, ncclFloat32, rank, c, NULL), ncclInvalidUsage, "itself");
-  EXPECT(ncclAllReduce(b, b, 1, ncclFloat32, ncclSum, NULL, NULL), ncclInvalidArgument, "communicator is NULL");
-  EXPECT(ncclAllReduce(b, b, 1, ncclFloat32, ncclSum, c, (cudaStream_t)(void *)b), ncclInvalidArgument, "stream");
-  EXPECT(ncclGroupEnd(), ncclInvalidUsage, "no group is open");
-  EXPECT(ncclCommCount(c, NULL), ncclInvalidArgument, "NULL");
-  EXPECT(ncclCommGetAsyncError(c, NULL), ncclInvalidArgument, "NULL");
-  EXPECT(ncclRedOpCreatePreMulSum(&op, NULL, ncclFloat32, ncclScalarHostImmediate, c), ncclInvalidArgument, "scalar");
-  EXPECT(ncclRedOpDestroy((ncclRedOp_t)9, c), ncclInvalidArgument, "operator 9");
-  EXPECT(ncclCommSplit(c, -7, 0, NULL, NULL), ncclInvalidArgument, "newcomm");
-  EXPECT(ncclCommDeregister(c, b), ncclInvalidArgument, "registration");
-  EXPECT(ncclCommRegister(c, NULL, 8, &handle), ncclInvalidArgument, "size is 8");
-  EXPECT(ncclMemFree(b), ncclInvalidArgument, "");
-  /* A wrong call in a group: the group's end returns the error, and nothing of the group runs. */
-  faults += RANK_CHECK(ncclGroupStart());
-  faults += RANK_CHECK(ncclAllReduce(b, b, 1, ncclFloat32, ncclSum, c, NULL));
-  EXPECT(ncclAllReduce(b, b, 1, (ncclDataType_t)99, ncclSum, c, NULL), ncclInvalidArgument, "data type 99");
-  EXPECT(ncclGroupEnd(), ncclInvalidArgument, "data type 99");
-  return faults + works(c, n);
-}
-
-TEST(arguments) { ck_assert_int_eq(ranks_as_threads(3, wrong_arguments, NULL), 0); }
-
-TEST(init_arguments) {
-  int faults = 0;
-  ncclUniqueId id;
-  ncclComm_t c = NULL;
-  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-  ck_assert_int_eq(ncclGetUniqueId(&id), ncclSuccess);
-  EXPECT(ncclGetUniqueId(NULL), ncclInvalidArgument, "NULL");
-  EXPECT(ncclCommInitRank(NULL, 1, id, 0), ncclInvalidArgument, "comm is NULL");
-  EXPECT(ncclCommInitRank(&c, 0, id, 0), ncclInvalidArgument, "0 ranks");
-  EXPECT(ncclCommInitRank(&c, 2, id, 2), ncclInvalidArgument, "rank 2");
-  EXPECT(ncclCommInitRank(&c, 2, id, -1), ncclInvalidArgument, "rank -1");
-  config.magic = 1;
-  EXPECT(ncclCommInitRankConfig(&c, 1, id, 0, &config), ncclInvalidArgument, "magic");
-  config = (ncclConfig_t)NCCL_CONFIG_INITIALIZER;
-  config.blocking = 7;
-  EXPECT(ncclCommInitRankConfig(&c, 1, id, 0, &config), ncclInvalidArgument, "blocking");
-  config = (ncclConfig_t)NCCL_CONFIG_INITIALIZER;
-  config.minCTAs = 8;
-  config.maxCTAs = 4;
-  EXPECT(ncclCommInitRankConfig(&c, 1, id, 0, &config), ncclInvalidArgument, "minCTAs");
-  memset(&id, 0x5a, sizeof id);
-  EXPECT(ncclCommInitRank(&c, 2, id, 0), ncclInvalidArgument, "");
-  ck_assert_ptr_null(c);
-  EXPECT(ncclCommInitAll(NULL, 2, NULL), ncclInvalidArgument, "");
-  EXPECT(ncclCommInitAll(&c, 0, NULL), ncclInvalidArgument, "");
-  ck_assert_int_eq(faults, 0);
 }
 
 /* Configurations of older clients: fields beyond their version are ignored, whatever they hold. */

@@ -250,7 +250,24 @@ static int signals(ncclComm_t c, int rank, int n, void *arg) {
   return faults;
 }
 
-static const rank_body bodies[] = {types_and_counts, roots_and_buffers, operators, children, windows, signals};
+/* Calls outside of a group. */
+static int calls_alone(ncclComm_t c, int rank, int n, void *arg) {
+  float b[4] = {0};
+  int faults = 0;
+  (void)arg;
+  MISUSED(ncclSend(b, 1, ncclFloat32, rank, c, NULL), "itself");
+  MISUSED(ncclGroupEnd(), "no group is open");
+  REFUSED(ncclAllReduce(b, b, 1, ncclFloat32, ncclSum, NULL, NULL), "communicator is NULL");
+  REFUSED(ncclAllReduce(b, b, 1, ncclFloat32, ncclSum, c, (cudaStream_t)(void *)b), "stream");
+  REFUSED(ncclCommCount(c, NULL), "NULL");
+  REFUSED(ncclCommGetAsyncError(c, NULL), "NULL");
+  REFUSED(ncclCommDeregister(c, b), "registration");
+  REFUSED(ncclMemFree(b), "");
+  return faults + works(c, n);
+}
+
+static const rank_body bodies[] = {types_and_counts, roots_and_buffers, operators,  children,
+                                   windows,          signals,           calls_alone};
 
 TEST_LOOP(of_a_communicator, sizeof bodies / sizeof *bodies) {
   ck_assert_int_eq(ranks_as_threads(N, bodies[_i], NULL), 0);
@@ -280,6 +297,8 @@ TEST(of_an_init) {
   TAKEN(hocketCommSetBatchInvariant(c, 1));
   TAKEN(hocketCommSetBatchInvariant(c, 0));
   TAKEN(ncclCommDestroy(c));
+  memset(&id[0], 0x5a, sizeof id[0]);
+  REFUSED(ncclCommInitRank(&c, 2, id[0], 0), "was not made by this library");
   ck_assert_int_eq(faults, 0);
 }
 
