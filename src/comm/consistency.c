@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 #include "../base/facts.h"
+#include "../base/hash.h"
 #include "../base/param.h"
 #include "../decide/overrides.h"
 #include "../program/operation.h" /* HK_REDOP_INVARIANT */

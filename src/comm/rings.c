@@ -12,6 +12,8 @@
 #include "../boot/host.h"
 #include "../core/backend.h"
 #include "../topo/join.h"
+#include "../topo/paths.h"
+#include "../topo/topo.h"
 #include "../topo/xml.h"
 #include "hosts.h"
 

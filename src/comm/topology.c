@@ -10,6 +10,7 @@
 #include "../base/log.h"
 #include "../base/param.h"
 #include "../topo/detect.h"
+#include "../topo/topo.h"
 #include "../topo/xml.h"
 
 /* Returns the hash of a file's content. A file that cannot be read is reported by the parser. */

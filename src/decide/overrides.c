@@ -3,6 +3,7 @@
 #include "overrides.h"
 #include <string.h>
 #include <unistd.h> /* access */
+#include "../base/hash.h"
 #include "../base/param.h"
 #include "programs.h"
 #include "rules.h"

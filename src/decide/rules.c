@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h> /* strcasecmp */
+#include "../base/hash.h"
 #include "../base/text_file.h"
 #include "../collectives/algorithm.h"
 #include "../topo/topo.h" /* hk_hash_mix */

@@ -6,6 +6,7 @@
 #include "../decide/machine.h"
 #include "../topo/detect.h"
 #include "../topo/join.h"
+#include "../topo/topo.h"
 #include "../transport/cuda/multicast.h"
 #include "buffer.h"
 #include "code.h"

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "../base/hash.h"
 #include "../base/log.h"
 #include "../decide/outlines.h"
 #include "../decide/overrides.h"

@@ -13,6 +13,7 @@
 #include "../device/host.h"
 #include "../kernels/steps.h"
 #include "../topo/detect.h"
+#include "../topo/topo.h"
 #include "run.h"
 #include "stream.h"
 

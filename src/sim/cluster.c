@@ -4,6 +4,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "../base/hash.h"
+#include "../topo/paths.h"
+#include "../topo/search.h"
 #include "model.h"
 
 enum { BYTES_PER_US = 1000 }; /* of 1 GB/s */

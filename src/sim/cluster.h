@@ -7,8 +7,11 @@
  * receiver's links carry size[a] / size[b] times the flow.
  */
 #pragma once
-#include "../topo/search.h"
+#include "../topo/topo.h"
 #include "flow.h"
+
+struct hk_channels; /* topo/search.h */
+struct hk_paths;    /* topo/paths.h */
 
 typedef struct hk_sim_cluster {
   const hk_cluster *c;
@@ -19,10 +22,10 @@ typedef struct hk_sim_cluster {
   /* [nhosts] rep: the host that represents it; size: number of hosts that a representative represents */
   uint32_t *rep, *size;
   bool folded;
-  bool shifted;              /* folded into the first host; all other hosts are shifted copies of it: fold.c */
-  hk_paths *const *paths;    /* by kind of host */
-  hk_channels *const *rings; /* by kind of host; entries may be NULL */
-  uint32_t *base;            /* [nhosts] representatives: index of the first resource */
+  bool shifted;                     /* folded into the first host; all other hosts are shifted copies of it: fold.c */
+  struct hk_paths *const *paths;    /* by kind of host */
+  struct hk_channels *const *rings; /* by kind of host; entries may be NULL */
+  uint32_t *base;                   /* [nhosts] representatives: index of the first resource */
   uint32_t fabric_base;
   int spines, leaves_per_rail;
   uint64_t seed;
@@ -39,7 +42,7 @@ typedef struct hk_route {
 
 /* Initialises everything except the resources. The caller keeps all pointed-to data. */
 hk_status hk_sim_cluster_init(hk_sim_cluster *w, const hk_cluster *c, const hk_placement *placements, int nranks,
-                              hk_paths *const *paths, hk_channels *const *rings, uint64_t seed);
+                              struct hk_paths *const *paths, struct hk_channels *const *rings, uint64_t seed);
 /* Makes the resources, when rep and size are final. */
 hk_status hk_sim_cluster_furnish(hk_sim_cluster *w);
 void hk_sim_cluster_free(hk_sim_cluster *w);

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "../base/array.h"
+#include "../base/hash.h"
 #include "run.h"
 
 /* ---- programs ---- */

@@ -13,9 +13,9 @@
 #include <stdio.h>
 #include "../decide/machine.h"
 #include "../program/program.h"
-#include "../topo/search.h"
 
 struct hk_algorithm; /* collectives/algorithm.h */
+struct hk_cluster;   /* topo/topo.h */
 struct hk_summary;   /* program/summary.h */
 
 enum {
@@ -77,9 +77,9 @@ typedef struct hk_sim_result {
 /* A cluster that is ready to be simulated: placements, paths, rings, the cost model's machine. `c` remains the caller's
  * and must outlive it. */
 typedef struct hk_simulator hk_simulator;
-hk_status hk_simulator_new(hk_simulator **out, const hk_cluster *c, int ranks_per_host);
+hk_status hk_simulator_new(hk_simulator **out, const struct hk_cluster *c, int ranks_per_host);
 /* The same for the first `nranks` of these ranks; 0: all. */
-hk_status hk_simulator_new_of(hk_simulator **out, const hk_cluster *c, int ranks_per_host, int nranks);
+hk_status hk_simulator_new_of(hk_simulator **out, const struct hk_cluster *c, int ranks_per_host, int nranks);
 void hk_simulator_free(hk_simulator *x); /* NULL is fine */
 int hk_simulator_ranks(const hk_simulator *x);
 /* Why the algorithm cannot run the collective on this cluster, in words that follow its name; NULL if it can. */

@@ -5,6 +5,7 @@
 #include "../base/array.h"
 #include "../collectives/algorithm.h"
 #include "../topo/synth.h"
+#include "../topo/topo.h"
 #include "machine.h"
 #include "sim_view.h"
 

@@ -8,6 +8,7 @@
 #include "../base/array.h"
 #include "../base/json.h"
 #include "../decide/protocol.h"
+#include "../topo/topo.h"
 #include "machine.h"
 
 hk_sim_row *hk_sim_view_add(hk_sim_view *v) {

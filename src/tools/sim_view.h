@@ -4,8 +4,10 @@
 #include "../sim/sim.h"
 #include "tools.h"
 
+struct hk_cluster; /* topo/topo.h */
+
 typedef struct hk_sim_site {
-  hk_cluster *cluster;
+  struct hk_cluster *cluster;
   hk_simulator *simulator;
   const char *name;
 } hk_sim_site;

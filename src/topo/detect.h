@@ -5,9 +5,12 @@
  * be seen.
  */
 #pragma once
-#include "topo.h"
+#include <stdbool.h>
+#include <stdint.h>
+#include "../base/status.h"
 
 struct hk_settings; /* base/param.h */
+struct hk_topo;
 
 enum {
   HK_DETECT_NO_HWLOC = 1, /* sysfs only */
@@ -18,13 +21,13 @@ enum {
       8 /* use this machine's GPU drivers for a recorded machine too: for tests with drivers of their own */
 };
 /* `sys` is the root of the file system to read: "" for this machine, a folder for a recorded one. */
-hk_status hk_topo_detect(hk_topo **out, unsigned flags, const char *sys);
+hk_status hk_topo_detect(struct hk_topo **out, unsigned flags, const char *sys);
 /* HK_DETECT_BY_NAME, if the settings ask for it. */
 unsigned hk_topo_detect_order(const struct hk_settings *settings);
 
 /* This machine as the library sees it: detection merged with NCCL_TOPO_FILE, or else with the file that services of a
  * virtual machine write for NCCL. */
-hk_status hk_topo_detect_with_file(const struct hk_settings *settings, hk_topo **out, unsigned flags);
+hk_status hk_topo_detect_with_file(const struct hk_settings *settings, struct hk_topo **out, unsigned flags);
 
 /* A GPU as NVML sees it now; false: NVML is not there, or does not know the GPU. */
 typedef struct hk_nvml_gpu {

@@ -4,6 +4,7 @@
 #include "../base/log.h"
 #include "../base/param.h"
 #include "detect.h"
+#include "topo.h"
 #include "xml.h"
 
 /* The services of virtual machines write here what they know about the hardware. */

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 #include "../base/dl.h"
+#include "../base/hash.h"
 #include "../base/log.h"
 #include "detect.h"
 #include "detect_scan.h"

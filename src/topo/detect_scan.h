@@ -3,6 +3,7 @@
  * the kept devices become nodes. */
 #pragma once
 #include "detect.h"
+#include "topo.h"
 
 #define HK_NO_NODE UINT32_MAX
 

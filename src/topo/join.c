@@ -4,6 +4,8 @@
 #include "join.h"
 #include <stdlib.h>
 #include <string.h>
+#include "../base/hash.h"
+#include "topo.h"
 
 static const uint8_t no_channel = 0xff;
 

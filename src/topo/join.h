@@ -17,6 +17,11 @@
 #pragma once
 #include "search.h"
 
+struct hk_cluster;    /* topo.h */
+struct hk_path_rules; /* paths.h */
+struct hk_placement;  /* topo.h */
+struct hk_topo;
+
 enum { HK_PATTERNS = HK_PATTERN_STAR + 1, HK_JOIN_RANKS = (1 << 19) - 1 };
 
 /* What one rank knows about one pattern. */
@@ -38,8 +43,8 @@ typedef struct hk_join_fact {
 
 /* `channels` are the host's by pattern, entries may be NULL. `local` is this rank's position among the host's ranks, in
  * the order in which the search got their nodes: rising ranks. All bytes are set. */
-void hk_join_fill(hk_join_fact *out, uint64_t host, const hk_topo *t, const hk_channels *const channels[HK_PATTERNS],
-                  int local);
+void hk_join_fill(hk_join_fact *out, uint64_t host, const struct hk_topo *t,
+                  const hk_channels *const channels[HK_PATTERNS], int local);
 
 typedef struct hk_joined {
   int nranks, nhosts, nchannels;
@@ -61,5 +66,5 @@ void hk_joined_free(hk_joined *j);
 
 /* The same for a described cluster: each host has the channels that its ranks would find. `what` gives pattern and
  * limits (nodes, nranks and network are set here). The ranks of a host are neighbours in `placements`. */
-hk_status hk_join_cluster(hk_joined **out, const hk_cluster *c, const hk_placement *placements, int nranks,
-                          const hk_search *what, const hk_path_rules *rules);
+hk_status hk_join_cluster(hk_joined **out, const struct hk_cluster *c, const struct hk_placement *placements,
+                          int nranks, const hk_search *what, const struct hk_path_rules *rules);

@@ -3,6 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include "join.h"
+#include "paths.h"
+#include "topo.h"
 
 /* Cache of the latest host of each kind: hosts of one kind usually have their ranks on the same nodes. */
 typedef struct looked {

@@ -9,6 +9,7 @@
 #include <string.h>
 #include <strings.h>
 #include "../base/array.h"
+#include "topo.h"
 
 enum { NO_EDGE = 0xffffffffu, HOPS_MOST = 255 };
 

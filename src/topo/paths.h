@@ -5,7 +5,12 @@
  * bandwidth, then the fewest hops, then the lowest node indices. So all ranks find the same path.
  */
 #pragma once
-#include "topo.h"
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include "../base/status.h"
+
+struct hk_topo; /* topo.h */
 
 typedef enum hk_path_class {
   HK_PATH_LOC, /* the same device */
@@ -36,7 +41,7 @@ typedef struct hk_path {
 } hk_path;
 
 typedef struct hk_paths {
-  const hk_topo *topo;
+  const struct hk_topo *topo;
   uint32_t n;      /* ends: GPUs, NETs and CPUs */
   uint32_t *ends;  /* [n] their node indices, rising */
   uint32_t *index; /* [topo->nnodes] a node's position in `ends`, UINT32_MAX if it is not an end */
@@ -54,7 +59,7 @@ typedef struct hk_path_rules {
   hk_path_class p2p_level;
 } hk_path_rules;
 
-hk_status hk_paths_new(hk_paths **out, const hk_topo *t, const hk_path_rules *rules /* may be NULL */);
+hk_status hk_paths_new(hk_paths **out, const struct hk_topo *t, const hk_path_rules *rules /* may be NULL */);
 void hk_paths_free(hk_paths *p);
 /* Between two nodes that are ends. The reverse path has the same edges in the other direction. */
 static inline const hk_path *hk_path_between(const hk_paths *p, uint32_t from, uint32_t to) {

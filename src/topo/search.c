@@ -37,6 +37,10 @@ static hk_status search_check(const hk_paths *p, const hk_search *what) {
   return HK_OK;
 }
 
+hk_cross_nic hk_cross_nic_on(const hk_fabric *f, hk_cross_nic wish) {
+  return wish == HK_CROSS_NIC_BETTER && f->rail ? HK_CROSS_NIC_NO : wish;
+}
+
 static void search_find_sites(hk_ground *g) {
   for (int i = 0; i < g->what->nranks; i++) {
     int s = 0;

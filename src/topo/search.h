@@ -6,7 +6,12 @@
  * every order.
  */
 #pragma once
-#include "paths.h"
+#include <stdbool.h>
+#include <stdint.h>
+#include "../base/status.h"
+
+struct hk_fabric; /* topo.h */
+struct hk_paths;  /* paths.h */
 
 typedef enum hk_pattern {
   HK_PATTERN_RING, /* in from a NET, through all ranks, out by a NET; without a network back to the first */
@@ -50,9 +55,7 @@ typedef enum hk_cross_nic {
 } hk_cross_nic;
 
 /* If leaf switches are rails, a ring that changes NICs crosses the spines, so it gains nothing. */
-static inline hk_cross_nic hk_cross_nic_on(const hk_fabric *f, hk_cross_nic wish) {
-  return wish == HK_CROSS_NIC_BETTER && f->rail ? HK_CROSS_NIC_NO : wish;
-}
+hk_cross_nic hk_cross_nic_on(const struct hk_fabric *f, hk_cross_nic wish);
 
 typedef struct hk_search {
   hk_pattern pattern;
@@ -63,7 +66,7 @@ typedef struct hk_search {
   int min_channels, max_channels; /* 0: no limit */
 } hk_search;
 
-hk_status hk_search_channels(hk_channels **out, const hk_paths *p, const hk_search *what);
+hk_status hk_search_channels(hk_channels **out, const struct hk_paths *p, const hk_search *what);
 void hk_channels_free(hk_channels *c);
 /* Hash of all fields except `hash` and `steps`. */
 uint64_t hk_channels_hash(const hk_channels *c);

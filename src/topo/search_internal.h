@@ -2,7 +2,9 @@
 /* Shared by the files of the search. search.c chooses the speed of channels, search_walk.c searches for them,
  * search_bound.c gives the upper bound, search_rate.c rates a set of channels and makes the result. */
 #pragma once
+#include "paths.h"
 #include "search.h"
+#include "topo.h"
 
 /* Bandwidths are integers (B/s), so that sums are exact and equal on all ranks. */
 typedef int64_t hk_rate;

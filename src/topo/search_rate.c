@@ -2,6 +2,7 @@
 /* The rate of a set of channels: each link's bandwidth is divided by the number of times that they cross it. */
 #include <stdlib.h>
 #include <string.h>
+#include "../base/hash.h"
 #include "search_internal.h"
 
 typedef struct tally {

@@ -20,11 +20,13 @@
  */
 #pragma once
 #include <stdio.h>
-#include "topo.h"
+#include "../base/status.h"
+
+struct hk_cluster; /* topo.h */
 
 /* HK_ERR_ARGUMENT quotes the wrong word, its position (the first character is 1) and the words that are possible
  * there. */
-hk_status hk_cluster_from_string(hk_cluster **out, const char *text);
+hk_status hk_cluster_from_string(struct hk_cluster **out, const char *text);
 /* The grammar with all words, for `hocket help machine`. */
 void hk_synth_help(FILE *to);
 /* A table of the presets with one line about each, for --help. */

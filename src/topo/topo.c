@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "../base/array.h"
+#include "../base/hash.h"
 
 const char *hk_node_kind_name(hk_node_kind k) {
   static const char *const names[] = {"CPU", "PCI", "GPU", "NVS", "NIC", "NET"};

@@ -15,7 +15,6 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-#include "../base/hash.h"
 #include "../base/status.h"
 
 typedef enum hk_node_kind {

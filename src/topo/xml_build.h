@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Shared by xml_*.c: makes a topology from an XML tree, and finds nodes of topologies that are not finished. */
 #pragma once
+#include "topo.h"
 #include "xml_tree.h"
 
 enum { HK_XML_CPUS = 1024, HK_PCI_AMD = 0x1002 };

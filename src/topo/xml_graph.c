@@ -2,6 +2,7 @@
 /* NCCL's graph XML: channels as lists of NETs and GPUs. Ranks on CPUs, which NCCL does not have, are <hk_cpu>. */
 #include <stdlib.h>
 #include <string.h>
+#include "paths.h"
 #include "xml_build.h"
 
 /* NCCL's numbers: id is the purpose of the graph, pattern its shape (1 to 3 are trees). */

@@ -7,6 +7,7 @@
 #include <string.h>
 #include "../../src/sim/sim.h"
 #include "../../src/topo/synth.h"
+#include "../../src/topo/topo.h"
 #include "../support/prove_algorithms.h"
 #include "../support/ranks.h"
 #include "../support/suite.h"

@@ -3,6 +3,7 @@
 #ifndef HK_TEST_DETECT_CHECKS_H
 #define HK_TEST_DETECT_CHECKS_H
 #include "../../src/topo/detect.h"
+#include "../../src/topo/topo.h"
 #include "../../src/topo/xml.h"
 #include "fake_machine.h"
 #include "golden.h"

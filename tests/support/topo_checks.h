@@ -4,7 +4,9 @@
 #define HK_TEST_TOPO_CHECKS_H
 #include <check.h>
 #include <stdlib.h>
+#include "../../src/topo/paths.h"
 #include "../../src/topo/search.h"
+#include "../../src/topo/topo.h"
 
 /* Hops join, the way back is the mirror image, sums are right. */
 static inline void check_paths(const hk_paths *p) {

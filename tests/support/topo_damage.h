@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "../../src/topo/synth.h"
+#include "../../src/topo/topo.h"
 #include "../../src/topo/xml.h"
 #include "fuzz.h"
 

@@ -6,6 +6,7 @@
 #include "../../src/collectives/algorithm.h"
 #include "../../src/sim/sim.h"
 #include "../../src/topo/synth.h"
+#include "../../src/topo/topo.h"
 #include "../support/golden.h"
 #include "../support/suite.h"
 

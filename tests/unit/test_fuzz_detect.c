@@ -5,6 +5,7 @@
 /* check: timeout=60 notsan */
 #include <fcntl.h>
 #include "../../src/topo/detect.h"
+#include "../../src/topo/topo.h"
 #include "../../src/topo/xml.h"
 #include "../support/fake_machine.h"
 #include "../support/fuzz.h"

@@ -6,6 +6,7 @@
 #include <check.h>
 #include <stdlib.h>
 #include <string.h>
+#include "../../src/topo/paths.h"
 #include "../support/fuzz.h"
 #include "../support/golden.h"
 #include "../support/suite.h"

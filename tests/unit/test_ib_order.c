@@ -4,6 +4,7 @@
 #include "../../src/base/param.h"
 #include "../../src/base/sysfs.h"
 #include "../../src/topo/detect.h"
+#include "../../src/topo/topo.h"
 #include "../../src/transport/net/ib/ib_port.h"
 #include "../support/fake_machine.h"
 #include "../support/suite.h"

@@ -6,6 +6,7 @@
 #include <string.h>
 #include "../../src/sim/cluster.h"
 #include "../../src/topo/join.h"
+#include "../../src/topo/paths.h"
 #include "../../src/topo/synth.h"
 #include "../support/suite.h"
 #include "../support/topo_machines.h"

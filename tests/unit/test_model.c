@@ -11,6 +11,7 @@
 #include "../../src/decide/protocol.h"
 #include "../../src/sim/sim.h"
 #include "../../src/topo/synth.h"
+#include "../../src/topo/topo.h"
 #include "../support/suite.h"
 
 enum { PERCENT = 25, KIB = 1 << 10, MIB = 1 << 20 };

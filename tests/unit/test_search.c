@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include "../../src/topo/paths.h"
 #include "../../src/topo/search.h"
 #include "../../src/topo/synth.h"
 #include "../support/suite.h"

@@ -3,8 +3,10 @@
  * A bound that cuts off too little, or an order in which the search tries, changes the steps alone; of two channels
  * that are equally good the search takes one.
  * check: notsan noasan */
+#include "../../src/topo/paths.h"
 #include "../../src/topo/search.h"
 #include "../../src/topo/synth.h"
+#include "../../src/topo/topo.h"
 #include "../support/golden.h"
 #include "../support/suite.h"
 

@@ -7,6 +7,7 @@
 #include "../../src/collectives/algorithm.h"
 #include "../../src/sim/sim.h"
 #include "../../src/topo/synth.h"
+#include "../../src/topo/topo.h"
 #include "../../src/topo/xml.h"
 #include "../support/fuzz.h"
 #include "../support/golden.h"

@@ -7,6 +7,7 @@
 #include "../../src/program/summary.h"
 #include "../../src/sim/sim.h"
 #include "../../src/topo/synth.h"
+#include "../../src/topo/topo.h"
 #include "../support/suite.h"
 
 enum { CHUNK = 4096 };

@@ -2,7 +2,9 @@
 /* check: notsan */
 /* What is said about topology and graph XML that is broken or hostile: the words, the line, the column; in bounded
  * time and memory, and never a crash. */
+#include "../../src/topo/paths.h"
 #include "../../src/topo/synth.h"
+#include "../../src/topo/topo.h"
 #include "../../src/topo/xml.h"
 #include "../../src/topo/xml_tree.h" /* the bounds */
 #include "../support/scratch.h"

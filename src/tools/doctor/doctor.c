@@ -9,6 +9,7 @@
 #include "../../base/param.h"
 #include "../../base/sysfs.h"
 #include "../../topo/detect.h"
+#include "../../topo/topo.h"
 
 typedef struct options {
   bool json;

@@ -4,9 +4,10 @@
  * d->root and reports what it finds, once or several times. If there is nothing to look at, it reports nothing.
  */
 #pragma once
-#include "../../topo/topo.h"
 #include "../../transport/net/ib/ib_port.h"
 #include "../tools.h"
+
+struct hk_topo; /* topo/topo.h */
 
 typedef enum hk_health_state {
   HK_DOC_OK,
@@ -23,11 +24,11 @@ typedef struct hk_finding {
 
 typedef struct hk_doctor {
   const struct hk_settings *settings;
-  const char *root;    /* "": this machine */
-  bool live;           /* the root is this machine, so tests are possible */
-  const char *peer;    /* --peer: host[:port], or NULL */
-  const hk_topo *topo; /* the detected topology; NULL if detection failed */
-  const char *check;   /* the check that runs now */
+  const char *root;           /* "": this machine */
+  bool live;                  /* the root is this machine, so tests are possible */
+  const char *peer;           /* --peer: host[:port], or NULL */
+  const struct hk_topo *topo; /* the detected topology; NULL if detection failed */
+  const char *check;          /* the check that runs now */
   hk_finding *at;
   int n;
 } hk_doctor;

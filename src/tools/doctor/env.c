@@ -7,6 +7,7 @@
 #include <unistd.h>
 #include "../../base/param.h"
 #include "../../base/plugin.h"
+#include "../../topo/topo.h"
 #include "../../topo/xml.h"
 #include "doctor.h"
 

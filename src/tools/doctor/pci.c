@@ -6,6 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 #include "../../base/sysfs.h"
+#include "../../topo/topo.h"
 #include "../../topo/xid.h"
 #include "doctor.h"
 

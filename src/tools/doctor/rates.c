@@ -8,6 +8,7 @@
 #include "../../base/wait.h" /* hk_now_ns */
 #include "../../device/cuda.h"
 #include "../../topo/paths.h"
+#include "../../topo/topo.h"
 #include "doctor.h"
 
 enum {

@@ -2,6 +2,7 @@
 /* `hocket program price`: compares the programs of a file with the built-in choice. */
 #include "../../base/json.h"
 #include "../../decide/protocol.h"
+#include "../../topo/topo.h"
 #include "site.h"
 
 typedef struct options {

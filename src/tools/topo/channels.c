@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* `hocket topo --channels`: the rings, trees and stars that the search finds. */
 #include <stdlib.h>
+#include "../../topo/topo.h"
 #include "../../topo/xml.h"
 #include "view.h"
 

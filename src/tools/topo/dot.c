@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* `hocket topo --dot`: the machine as a graph for Graphviz. */
 #include <math.h>
+#include "../../topo/topo.h"
 #include "view.h"
 
 typedef struct look {

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* `hocket topo --lint`: reports what is wrong with a topology file, with lines. */
+#include "../../topo/topo.h"
 #include "../../topo/xml.h"
 #include "view.h"
 

@@ -2,6 +2,7 @@
 /* Tables of `hocket topo`. */
 #include <stdlib.h>
 #include <string.h>
+#include "../../topo/topo.h"
 #include "view.h"
 
 static uint8_t table_kind_of(const hk_paths *p, uint32_t end) { return p->topo->nodes[p->ends[end]].kind; }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* `hocket topo`: shows the parts of a machine and the paths between them. */
+#include "../../topo/topo.h"
 #include "../../topo/synth.h"
 #include "../../topo/xml.h"
 #include "view.h"

@@ -7,6 +7,7 @@
 #include "../../base/log.h"
 #include "../../base/param.h"
 #include "../../topo/detect.h"
+#include "../../topo/topo.h"
 
 const char *hk_gdr_method_name(hk_gdr_method method) {
   static const char *const names[] = {"host memory", "dma-buf", "nvidia-peermem"};

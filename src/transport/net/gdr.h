@@ -8,6 +8,7 @@
 #include "../../topo/paths.h"
 
 struct hk_settings; /* base/param.h */
+struct hk_topo;     /* topo/topo.h */
 
 /* How a card reaches a GPU's memory: by a dma-buf if driver and card support it, otherwise by its address with a peer
  * memory module, otherwise not (STAGED: data passes through host memory). */
@@ -15,7 +16,7 @@ typedef enum hk_gdr_method { HK_GDR_STAGED, HK_GDR_DMABUF, HK_GDR_PEERMEM } hk_g
 const char *hk_gdr_method_name(hk_gdr_method method); /* "dma-buf" */
 
 /* The machine and the paths in it that begin at the GPU itself; NULL, with a message, if they cannot be found. */
-void hk_gdr_look(const struct hk_settings *settings, hk_topo **t, hk_paths **paths, int rank);
+void hk_gdr_look(const struct hk_settings *settings, struct hk_topo **t, hk_paths **paths, int rank);
 /* The class of the path between GPU number `gpu` and a card, which is found by its name or by its PCI address (may be
  * NULL). HK_PATH_DIS if the topology does not have both; `paths` may be NULL. */
 hk_path_class hk_gdr_distance(const hk_paths *paths, int gpu, const char *card, const char *pci);

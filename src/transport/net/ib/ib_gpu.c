@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include "../../../base/log.h"
 #include "../../../program/program.h"
+#include "../../../topo/topo.h"
 #include "ib_device.h"
 #include "ib_direct.h"
 #include "ib_gdr.h"

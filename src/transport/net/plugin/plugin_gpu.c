@@ -12,6 +12,7 @@
 #include <unistd.h>
 #include "../../../base/log.h"
 #include "../../../base/param.h"
+#include "../../../topo/topo.h"
 #include "../gdr.h"
 #include "plugin.h"
 
