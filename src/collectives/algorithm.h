@@ -2,23 +2,13 @@
 /* An algorithm is one file that builds programs plus one line in registry.def. No other code knows it by name. */
 #pragma once
 #include <stdbool.h>
-#include "../program/builder.h"
 #include "../program/limits.h"
+#include "../program/program.h"
+#include "team.h"
 
+struct hk_build; /* program/builder.h */
+struct hk_builder;
 struct hk_summary; /* program/summary.h */
-
-/* The ranks of a communicator, and what can connect them. Equal on all ranks, because it is computed from facts that
- * all ranks exchanged at init. */
-typedef struct hk_team {
-  int nranks;
-  int nhosts;         /* 1: all ranks share a host */
-  int ranks_per_host; /* the largest number */
-  int least_per_host; /* the smallest */
-  bool multicast;     /* links of kind HK_LINK_MCAST_* exist (all ranks share memory, or a switch copies) */
-  bool in_switch;     /* a switch inside the host reduces what all ranks send to one (NVLS) */
-  bool in_network;    /* the network reduces what hosts send (CollNet) */
-  bool overlap;       /* links move bytes while a rank works (GPUs); otherwise the rank's core does both */
-} hk_team;
 
 /* Programs that were loaded from a file. */
 typedef struct hk_loaded {
@@ -43,7 +33,7 @@ typedef struct hk_algorithm {
    * NULL: it runs on any machine with any number of ranks.  The result must not depend on the calling rank. */
   const char *(*cannot)(const hk_team *team, hk_coll coll);
   /* nranks >= 2: with one rank, every algorithm copies input to output. */
-  void (*build)(hk_builder *b, const hk_build *what);
+  void (*build)(struct hk_builder *b, const struct hk_build *what);
   const hk_loaded *loaded; /* not NULL: these are the programs, and there is no `build` */
 } hk_algorithm;
 
@@ -64,9 +54,9 @@ static inline bool hk_algorithm_outside(const hk_algorithm *a, size_t bytes, hk_
 static inline bool hk_algorithm_supports(const hk_algorithm *a, const hk_team *team, hk_coll coll) {
   return (a->colls >> coll & 1u) && !hk_algorithm_cannot(a, team, coll);
 }
-hk_status hk_algorithm_build(const hk_algorithm *a, const hk_build *what, hk_program **out);
+hk_status hk_algorithm_build(const hk_algorithm *a, const struct hk_build *what, hk_program **out);
 /* The summary of all ranks' programs; `what` is without a rank, `slots` as in hk_summarize. Builds only those that
  * differ by more than a shift. *barred: these have more than `most` links and blocks moved in a wave, or more than
  * the format holds, and *out is empty. */
-hk_status hk_algorithm_summarize(struct hk_summary *out, const hk_algorithm *a, const hk_build *what, uint32_t slots,
-                                 size_t most, bool *barred);
+hk_status hk_algorithm_summarize(struct hk_summary *out, const hk_algorithm *a, const struct hk_build *what,
+                                 uint32_t slots, size_t most, bool *barred);

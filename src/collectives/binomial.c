@@ -9,6 +9,7 @@
  *
  * The program of a rank is one instruction (broadcast, reduce), or one and a repeat for each child.
  */
+#include "../program/builder.h"
 #include "algorithm.h"
 #include "pattern.h"
 

@@ -5,6 +5,7 @@
  * possible, and two links a rank; latency grows with n.  With a layout the chain follows its order, host after host.
  * (The pipelined "chain" of Worringen 2003 and of Open MPI's tuned collectives.)
  */
+#include "../program/builder.h"
 #include "../program/layout.h"
 #include "algorithm.h"
 #include "pattern.h"

@@ -15,6 +15,7 @@
  * The other two send blocks in pairs before they receive as many. So a system call carries two of them through a
  * socket, and a rank waits half as often; two slots are enough for it.
  */
+#include "../program/builder.h"
 #include "algorithm.h"
 #include "pattern.h"
 

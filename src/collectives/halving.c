@@ -10,6 +10,7 @@
  * the rank to itself says that as many have been received. Partial sums are in the output. In place this overwrites no
  * input too early: a block is sent before its sum returns, and from the same rank.
  */
+#include "../program/builder.h"
 #include "algorithm.h"
 #include "pattern.h"
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Pieces of programs that treat a host's ranks and the equal ranks of all hosts (a rail) differently. */
 #pragma once
+#include "../program/builder.h"
 #include "../program/layout.h"
 #include "algorithm.h"
 #include "pattern.h"

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Pieces of programs in which every rank communicates with every other one. */
 #pragma once
+#include "../program/builder.h"
 #include "algorithm.h"
 #include "pattern.h"
 

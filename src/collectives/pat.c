@@ -14,6 +14,7 @@
  * which adds it to its own. Partial sums are in scratch, n / 2 blocks, because only even offsets add. A rank sends at
  * most two blocks before it receives as many, so two slots are enough.
  */
+#include "../program/builder.h"
 #include "algorithm.h"
 #include "pattern.h"
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The table of algorithms, and common parts: programs for one rank. */
 #include <string.h>
+#include "../program/builder.h"
 #include "algorithm.h"
 
 #define HK_ALGORITHM(name) extern const hk_algorithm hk_algorithm_##name;

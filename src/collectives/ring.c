@@ -11,6 +11,7 @@
  * workstations") and every rank needs only two links; the number of steps grows with n. Block b is summed up along the
  * ring from rank b on (reduce_scatter: from b + 1 on) by one rank after another, so all ranks get the same bits.
  */
+#include "../program/builder.h"
 #include "../program/layout.h"
 #include "algorithm.h"
 #include "pattern.h"

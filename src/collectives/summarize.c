@@ -5,6 +5,7 @@
  * hosts do. Up to EVERY ranks this is checked for each rank. Above that it is checked for the first, the middle and the
  * last copies: a pattern that changes with the distance differs there. */
 #include <stdlib.h>
+#include "../program/builder.h"
 #include "../program/layout.h"
 #include "../program/summary.h"
 #include "algorithm.h"

@@ -10,6 +10,7 @@
  * The way up and the way down are lanes of their own, so that the next wave goes up while the last one goes down. All
  * ranks get the root's bits.
  */
+#include "../program/builder.h"
 #include "../program/layout.h"
 #include "algorithm.h"
 #include "pattern.h"

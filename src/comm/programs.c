@@ -35,7 +35,7 @@ hk_status hk_programs_load(ncclComm_t c) {
   hk_status rc = HK_OK;
   hk_overrides *o = c->selection->overrides;
   const int prover = hk_hosts_first(c, c->rank);
-  const size_t n = (size_t)o->folder.n;
+  const size_t n = (size_t)hk_overrides_files(o);
   if (!n) return HK_OK;
   uint8_t *ways = calloc((size_t)c->nranks, n);
   if (!ways) return HK_FAIL_ERRNO("no memory for the programs of %d ranks", c->nranks);

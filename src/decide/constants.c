@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The file of measured constants: `name = value` lines. */
+#include "constants.h"
 #include <errno.h>
 #include <math.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include "machine.h"
 
 static const struct {
   const char *name, *about;

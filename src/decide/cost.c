@@ -2,6 +2,7 @@
 /* The cost model's arithmetic.  Everything here is a function of facts that all ranks share. */
 #include "cost.h"
 #include <math.h>
+#include "../collectives/algorithm.h"
 #include "../program/cursor.h"
 #include "gpu.h"
 #include "protocol.h"

@@ -15,6 +15,8 @@
 #include "machine.h"
 #include "outlines.h"
 
+struct hk_algorithm; /* collectives/algorithm.h */
+
 /* The time of a message of `bytes` to another host in addition to its link's latency: a fence, or the proxies' work on
  * lines. */
 double hk_far_sync_us(const hk_machine *m, double bytes);
@@ -42,4 +44,4 @@ double hk_between_us_per_b(const hk_machine *m, const hk_outline *o);
 /* The price in microseconds for `bytes`, the size of the larger of a rank's buffers, as nccl-tests counts; INFINITY if
  * its programs are too large to be chosen, or links carry quantised values and theirs may not. The machine has
  * outlines. */
-hk_status hk_algorithm_price(const hk_machine *m, const hk_algorithm *a, hk_coll coll, size_t bytes, double *us);
+hk_status hk_algorithm_price(const hk_machine *m, const struct hk_algorithm *a, hk_coll coll, size_t bytes, double *us);

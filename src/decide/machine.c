@@ -3,6 +3,7 @@
 #include "machine.h"
 #include <stdlib.h>
 #include "../program/quantised.h"
+#include "constants.h"
 
 /* Measured on two cores of a virtual machine (`hocket tune`), rounded; between hosts a usual Ethernet. */
 const hk_constants hk_constants_default = {.memory_alpha_us = 0.15,

@@ -5,16 +5,16 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <stdio.h>
 #include "../base/status.h"
-#include "../collectives/algorithm.h"
+#include "../collectives/team.h"
 #include "../program/limits.h"
-#include "../program/program.h"
 
 struct hk_channels;  /* topo/search.h */
 struct hk_cluster;   /* topo/topo.h */
+struct hk_constants; /* constants.h */
 struct hk_layout;    /* program/layout.h */
 struct hk_outlines;  /* outlines.h */
+struct hk_overrides; /* overrides.h */
 struct hk_placement; /* topo/topo.h */
 
 /* Links of one level: inside a host (more exactly: a scale-up domain), or between hosts. */
@@ -75,26 +75,8 @@ static inline uint32_t hk_machine_held_slots(const hk_machine *m) { return m->te
 /* The machine as seen by a decision with this protocol and number of channels. */
 hk_machine hk_machine_as(const hk_machine *m, hk_protocol protocol, int channels);
 
-/* The measured constants of ranks on CPUs: the built-in values, or those of `hocket tune`. */
-typedef struct hk_constants {
-  double memory_alpha_us, tcp_alpha_us;              /* a message through shared memory, through a socket */
-  double memory_message_us, tcp_message_us;          /* the part of alpha that is work at each end */
-  double tcp_link_us;                                /* work for each socket that is used */
-  double tcp_us_per_b;                               /* a byte through a socket, sender and receiver together */
-  double net_alpha_us, net_message_us, net_us_per_b; /* the same between hosts */
-  double copy_us_per_b, gamma_us_per_b, switch_us;
-} hk_constants;
-extern const hk_constants hk_constants_default;
-/* A file of `hocket tune`. */
-hk_status hk_constants_read(hk_constants *k, const char *path);
-hk_status hk_constants_write(const hk_constants *k, FILE *to);
-/* The path of the file that `hocket tune` writes and init reads. Returns false if there is no home directory. */
-bool hk_constants_path(char *path, size_t bytes);
-
-struct hk_overrides;
-
 /* Makes the machine from a cluster and its ranks' placements. `rings` (may be NULL: the order of ranks) are those of
- * the first host, HK_PATTERN_RING; `o` (overrides.h) may be NULL. */
+ * the first host, HK_PATTERN_RING; `o` may be NULL. */
 hk_status hk_machine_of(hk_machine *out, const struct hk_cluster *c, const struct hk_placement *placements, int nranks,
                         const struct hk_channels *rings, const struct hk_overrides *o);
 /* Which ranks share a host, and the ring orders of `rings` (may be NULL: host after host). */
@@ -131,7 +113,7 @@ typedef struct hk_gpu_facts {
   uint32_t nslots;
   hk_gpu_prices prices;
 } hk_gpu_facts;
-hk_machine hk_machine_of_gpus(const hk_gpu_facts *f, const hk_constants *constants);
+hk_machine hk_machine_of_gpus(const hk_gpu_facts *f, const struct hk_constants *constants);
 /* Gives the machine of ranks on CPUs other constants. `memory`: ranks of a host share memory, else they use sockets. */
-void hk_machine_set_constants(hk_machine *m, bool memory, const hk_constants *k);
-hk_machine hk_machine_of_hosts(const hk_host_facts *f, const hk_constants *constants);
+void hk_machine_set_constants(hk_machine *m, bool memory, const struct hk_constants *k);
+hk_machine hk_machine_of_hosts(const hk_host_facts *f, const struct hk_constants *constants);

@@ -6,7 +6,9 @@
 #include "../base/param.h"
 #include "../program/layout.h"
 #include "../topo/join.h"
+#include "../topo/topo.h"
 #include "gpu.h"
+#include "machine.h"
 #include "outlines.h"
 #include "overrides.h"
 

@@ -3,7 +3,11 @@
 #include "outlines.h"
 #include <stdlib.h>
 #include <string.h>
+#include "../collectives/algorithm.h"
+#include "../program/builder.h"
 #include "../program/layout.h"
+#include "../topo/paths.h"
+#include "../topo/topo.h"
 #include "select.h"
 
 /* The most links and blocks moved of all programs that are summarized: up to half a second. */

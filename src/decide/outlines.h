@@ -2,13 +2,19 @@
 /* What prices need to know of algorithms' programs: their summaries, and the load that their messages put on links.
  * They are made when an algorithm is first priced for a collective, and kept. Equal on all ranks. */
 #pragma once
-#include "../collectives/algorithm.h"
+#include <stdbool.h>
+#include <stdint.h>
+#include "../program/program.h"
 #include "../program/summary.h"
-#include "../topo/paths.h"
-#include "../topo/topo.h"
 
-struct hk_layout;  /* program/layout.h */
-struct hk_machine; /* machine.h */
+struct hk_algorithm;  /* collectives/algorithm.h */
+struct hk_cluster;    /* topo/topo.h */
+struct hk_layout;     /* program/layout.h */
+struct hk_machine;    /* machine.h */
+struct hk_path_rules; /* topo/paths.h */
+struct hk_paths;      /* topo/paths.h */
+struct hk_placement;  /* topo/topo.h */
+struct hk_topo;       /* topo/topo.h */
 
 enum { HK_PORTS_MOST = 16 };
 
@@ -21,7 +27,7 @@ typedef struct hk_ports {
 
 /* The paths between the GPUs of the first host. */
 typedef struct hk_wires {
-  hk_paths *paths;
+  struct hk_paths *paths;
   uint32_t *nodes; /* [n] of the ranks by their number on the host (hk_layout_local_of) */
   hk_ports *ports; /* [n] likewise */
   int n;
@@ -59,16 +65,17 @@ typedef struct hk_outlines hk_outlines;
 hk_status hk_outlines_new(hk_outlines **out, int nranks, const struct hk_layout *layout, uint32_t slots);
 /* GPUs: the links of a topology, which must outlive it. Without them the load of links is not known. `nodes` [n]: of
  * the first host's ranks by their number on the host; `rules` may be NULL. */
-hk_status hk_outlines_wire(hk_outlines *o, const hk_topo *t, const uint32_t *nodes, int n, const hk_path_rules *rules);
+hk_status hk_outlines_wire(hk_outlines *o, const struct hk_topo *t, const uint32_t *nodes, int n,
+                           const struct hk_path_rules *rules);
 /* Makes the outlines of a machine of a cluster, with the links of its first host if its ranks are on GPUs. */
-hk_status hk_outlines_of(hk_outlines **out, const hk_cluster *c, const hk_placement *placements,
-                         const struct hk_machine *m, const struct hk_layout *layout, const hk_path_rules *rules);
+hk_status hk_outlines_of(hk_outlines **out, const struct hk_cluster *c, const struct hk_placement *placements,
+                         const struct hk_machine *m, const struct hk_layout *layout, const struct hk_path_rules *rules);
 /* Drops the outlines of an algorithm, before it is freed or changed. */
-void hk_outlines_forget(hk_outlines *o, const hk_algorithm *a);
+void hk_outlines_forget(hk_outlines *o, const struct hk_algorithm *a);
 void hk_outlines_free(hk_outlines *o); /* NULL is fine */
 /* *out: the outline of an algorithm that can run here; NULL if its programs are too large to be looked at, and so to be
  * chosen. */
-hk_status hk_outlines_get(hk_outlines *o, const hk_algorithm *a, hk_coll coll, const hk_outline **out);
+hk_status hk_outlines_get(hk_outlines *o, const struct hk_algorithm *a, hk_coll coll, const hk_outline **out);
 /* Adds up the messages in the summary's maps, which are those of the first ring order. On each of the `orders` the rank
  * at a place, or at a distance from the root (-1: none), does the same as that on the first one. `wires`: with 0 ranks
  * nothing is known of the links inside a host. */

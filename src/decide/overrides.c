@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Reads the user's settings that affect selection (overrides.h). */
 #include "overrides.h"
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h> /* access */
 #include "../base/hash.h"
 #include "../base/param.h"
+#include "folder.h"
 #include "programs.h"
 #include "rules.h"
 
@@ -85,16 +87,20 @@ static hk_status overrides_read_folder(hk_overrides *o) {
   o->by_place = o->settings->PROGRAMS_BY_PLACE != 0;
   o->agreement[HK_AGREE_PROGRAMS] = o->by_place;
   if (!path || !*path) return HK_OK;
-  HK_OR_RETURN(hk_program_folder_list(&o->folder, path));
-  for (int i = 0; i < o->folder.n; i++)
+  o->folder = calloc(1, sizeof *o->folder);
+  if (!o->folder) return HK_FAIL_ERRNO("no memory for the list of files in %s", path);
+  HK_OR_RETURN(hk_program_folder_list(o->folder, path));
+  for (int i = 0; i < o->folder->n; i++)
     o->agreement[HK_AGREE_PROGRAMS] =
-        hk_hash_mix(o->agreement[HK_AGREE_PROGRAMS], overrides_hash_text(o->folder.names[i]));
+        hk_hash_mix(o->agreement[HK_AGREE_PROGRAMS], overrides_hash_text(o->folder->names[i]));
   return HK_OK;
 }
 
+int hk_overrides_files(const hk_overrides *o) { return o->folder ? o->folder->n : 0; }
+
 hk_status hk_overrides_load(hk_overrides *o, uint8_t *ways, bool proved) {
-  if (!o->folder.n) return HK_OK;
-  HK_OR_RETURN(hk_user_programs_load(&o->programs, &o->folder, (unsigned)o->settings->SLOTS, ways, proved));
+  if (!hk_overrides_files(o)) return HK_OK;
+  HK_OR_RETURN(hk_user_programs_load(&o->programs, o->folder, (unsigned)o->settings->SLOTS, ways, proved));
   o->filter.algorithms = o->programs->all;
   return overrides_read_names(o);
 }
@@ -106,7 +112,7 @@ uint64_t hk_overrides_loaded(const hk_overrides *o) {
 hk_status hk_overrides_read(hk_overrides *o, const hk_settings *s, int min_channels, int max_channels) {
   *o = (hk_overrides){.settings = s, .gdr_level = HK_PATH_PXB};
   HK_OR_RETURN(overrides_read_folder(o));
-  if (!o->folder.n) HK_OR_RETURN(overrides_read_names(o));
+  if (!hk_overrides_files(o)) HK_OR_RETURN(overrides_read_names(o));
   HK_OR_RETURN(overrides_read_channels(o, s, min_channels, max_channels));
   o->filter.batch_invariant = s->BATCH_INVARIANT != 0;
   HK_OR_RETURN(overrides_read_level(s->P2P_LEVEL, "NCCL_P2P_LEVEL", &o->paths.p2p_level));
@@ -133,7 +139,9 @@ hk_status hk_overrides_read(hk_overrides *o, const hk_settings *s, int min_chann
 void hk_overrides_clear(hk_overrides *o) {
   hk_rules_free(o->rules);
   hk_user_programs_free(o->programs);
-  hk_program_folder_free(&o->folder);
+  if (o->folder) hk_program_folder_free(o->folder);
+  free(o->folder);
+  o->folder = NULL;
   o->rules = NULL;
   o->programs = NULL;
   o->filter.rules = NULL;

@@ -2,12 +2,15 @@
 /* All of the user's settings that affect selection, read once, in the same way by a communicator's init, `hocket plan`
  * and the simulator. */
 #pragma once
+#include <stdbool.h>
+#include <stdint.h>
 #include "../topo/paths.h"
-#include "folder.h"
-#include "machine.h"
-#include "select.h"
+#include "constants.h"
+#include "filter.h"
 
-struct hk_settings; /* base/param.h */
+struct hk_program_folder; /* folder.h */
+struct hk_settings;       /* base/param.h */
+struct hk_user_programs;  /* programs.h */
 
 /* Settings that must be equal on all ranks, because ranks could otherwise make different decisions. */
 typedef enum hk_consistency {
@@ -31,7 +34,7 @@ typedef struct hk_overrides {
   const struct hk_settings *settings;
   hk_filter filter;
   struct hk_user_programs *programs; /* HOCKET_PROGRAMS, to which `filter` points; NULL: none */
-  hk_program_folder folder;          /* their files */
+  struct hk_program_folder *folder;  /* of their files; NULL: none */
   bool by_place;                     /* HOCKET_PROGRAMS_BY_PLACE */
   struct hk_rules *rules;            /* rules of the tuning file, to which `filter` points; NULL: none */
   hk_path_rules paths;               /* NCCL_P2P_LEVEL, NCCL_P2P_DISABLE, NCCL_PXN_DISABLE, NCCL_NVB_DISABLE */
@@ -46,8 +49,10 @@ typedef struct hk_overrides {
 
 /* The overrides in `settings`, which must outlive them.  min_channels and max_channels (0: none) are ncclConfig_t's
  * minCTAs and maxCTAs.  HK_ERR_ARGUMENT says which setting is wrong.  Call hk_overrides_clear in any case.
- * If the user brings programs (folder.n > 0), settings that name algorithms are read by hk_overrides_load. */
+ * If the user brings programs, settings that name algorithms are read by hk_overrides_load. */
 hk_status hk_overrides_read(hk_overrides *o, const struct hk_settings *s, int min_channels, int max_channels);
+/* The number of files of programs that the user brings. */
+int hk_overrides_files(const hk_overrides *o);
 /* Loads the user's programs, then reads the settings that name algorithms; `ways` and `proved` as in
  * hk_user_programs_load. Does nothing if there are none. */
 hk_status hk_overrides_load(hk_overrides *o, uint8_t *ways, bool proved);

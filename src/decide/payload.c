@@ -5,6 +5,10 @@
 #include "outlines.h"
 #include "select.h"
 
+bool hk_payload_may_place(const hk_machine *m) {
+  return !m->team.overlap && m->team.nranks > 2 && m->team.nranks <= HK_PLACES_READERS + 1;
+}
+
 bool hk_payload_reads(const hk_machine *m, const hk_outline *o, size_t block) {
   return m->reads > 0 && block >= HK_REF_MIN_BYTES && o->summary.refers && o->summary.first.rounds == 1 &&
          hk_by_cma(m, o, block) & HK_CMA_MOVES;

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What runs a call, and how its data travels between ranks on CPUs: parts of the decision. */
 #pragma once
-#include "../program/limits.h"
-#include "machine.h"
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include "../program/program.h"
 
 typedef enum hk_payload_mode {
   HK_PAYLOAD_COPIES,     /* through slots: short blocks, in which a copy takes less time than a wait for the reader */
@@ -34,21 +36,20 @@ typedef struct hk_payload {
 } hk_payload;
 
 struct hk_decision; /* select.h */
+struct hk_machine;  /* machine.h */
 struct hk_outline;  /* outlines.h */
 
 /* True if this many ranks on CPUs may write to places. Measured: two ranks lose (docs/results/cpu.md); the cause is not
  * known. */
-static inline bool hk_payload_may_place(const hk_machine *m) {
-  return !m->team.overlap && m->team.nranks > 2 && m->team.nranks <= HK_PLACES_READERS + 1;
-}
+bool hk_payload_may_place(const struct hk_machine *m);
 /* hk_payload.reads. `block`: bytes of a block on one channel. */
-bool hk_payload_reads(const hk_machine *m, const struct hk_outline *o, size_t block);
+bool hk_payload_reads(const struct hk_machine *m, const struct hk_outline *o, size_t block);
 /* True if copy engines run the collective, without a program, if all outputs are at one place of a symmetric window. */
-bool hk_decide_engines(const hk_machine *m, hk_coll coll);
+bool hk_decide_engines(const struct hk_machine *m, hk_coll coll);
 /* Sets d->payload; equal on all ranks. `o` may be NULL: a transfer. `block`: bytes of a block. */
-void hk_decide_payload(const hk_machine *m, const struct hk_outline *o, const hk_request *r, size_t block,
+void hk_decide_payload(const struct hk_machine *m, const struct hk_outline *o, const hk_request *r, size_t block,
                        struct hk_decision *d);
 /* Then, with d->chunk, sets d->executor. Steps and the kernel of small messages need a small program, and links in
  * memory; if a plan has none, lanes or the other kernel run the call. */
-void hk_decide_executor(const hk_machine *m, const struct hk_outline *o, const hk_request *r, size_t block,
+void hk_decide_executor(const struct hk_machine *m, const struct hk_outline *o, const hk_request *r, size_t block,
                         struct hk_decision *d);

@@ -2,9 +2,11 @@
 /* Programs that a user brings: HOCKET_PROGRAMS names a folder of files. Each file that can be used becomes an algorithm
  * after the built-in ones: priced, restricted, chosen and run as they are. */
 #pragma once
+#include "../collectives/algorithm.h"
 #include "../formats/file.h"
-#include "folder.h"
-#include "select.h"
+#include "filter.h"
+
+struct hk_program_folder; /* folder.h */
 
 typedef struct hk_user_programs {
   const hk_algorithm *all[HK_ALGORITHM_LIMIT + 1]; /* the built-in algorithms, then `own`; ended by NULL */
@@ -31,6 +33,6 @@ void hk_user_programs_drop(hk_user_programs *p, uint64_t hash);
 /* Reads the files, and proves their programs for links with `slots` slots. A file that cannot be used is left out; the
  * log says why. ways: as in hk_user_programs_add, one for each file; NULL: all are proved. `proved`: those of a rank
  * that has proved the files; 0 there: it could not use the file. */
-hk_status hk_user_programs_load(hk_user_programs **out, const hk_program_folder *f, unsigned slots, uint8_t *ways,
-                                bool proved);
+hk_status hk_user_programs_load(hk_user_programs **out, const struct hk_program_folder *f, unsigned slots,
+                                uint8_t *ways, bool proved);
 void hk_user_programs_free(hk_user_programs *p); /* NULL is fine */

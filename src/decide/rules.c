@@ -10,7 +10,7 @@
 #include "../base/hash.h"
 #include "../base/text_file.h"
 #include "../collectives/algorithm.h"
-#include "../topo/topo.h" /* hk_hash_mix */
+#include "machine.h"
 #include "protocol.h"
 
 enum { FIELDS = 8, LINE_BYTES = 512, RULES_MOST = 10000, FILE_MOST = 4 << 20 };
@@ -185,4 +185,9 @@ void hk_rules_free(hk_rules *r) {
   if (!r) return;
   free(r->at);
   free(r);
+}
+
+bool hk_rule_fits(const hk_rule *r, const hk_machine *m, hk_coll coll, size_t bytes) {
+  return (r->coll < 0 || r->coll == (int)coll) && bytes >= r->from && bytes <= r->to &&
+         (!r->nranks || r->nranks == m->team.nranks) && (!r->nhosts || r->nhosts == m->team.nhosts);
 }

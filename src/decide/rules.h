@@ -11,7 +11,13 @@
  * powers of 1024; `to` is included. A rule whose algorithm cannot run, or is excluded by NCCL_ALGO, is skipped.
  */
 #pragma once
-#include "select.h"
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include "../program/program.h"
+
+struct hk_algorithm; /* collectives/algorithm.h */
+struct hk_machine;   /* machine.h */
 
 typedef struct hk_rule {
   int coll; /* hk_coll; -1: any */
@@ -35,7 +41,4 @@ hk_status hk_rules_parse(hk_rules **out, const char *name, const char *text,
 uint64_t hk_rules_hash(const hk_rules *r); /* equal rules have equal hashes on all ranks */
 void hk_rules_free(hk_rules *r);           /* r may be NULL */
 /* Returns true if the rule applies to this call on this machine. */
-static inline bool hk_rule_fits(const hk_rule *r, const hk_machine *m, hk_coll coll, size_t bytes) {
-  return (r->coll < 0 || r->coll == (int)coll) && bytes >= r->from && bytes <= r->to &&
-         (!r->nranks || r->nranks == m->team.nranks) && (!r->nhosts || r->nhosts == m->team.nhosts);
-}
+bool hk_rule_fits(const hk_rule *r, const struct hk_machine *m, hk_coll coll, size_t bytes);

@@ -4,6 +4,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include "../collectives/algorithm.h"
 #include "cost.h"
 #include "protocol.h"
 #include "rules.h"

@@ -4,39 +4,13 @@
  * function of its arguments, so ranks with equal arguments get the same decision.
  */
 #pragma once
-#include "../program/program.h"
+#include "filter.h"
 #include "payload.h"
 
-struct hk_algorithm; /* algorithm.h */
+struct hk_algorithm; /* collectives/algorithm.h */
+struct hk_machine;   /* machine.h */
 
-enum { HK_ALGORITHM_LIMIT = 32, HK_ALTERNATIVES = HK_ALGORITHM_LIMIT * HK_PROTO_COUNT };
-
-struct hk_rules; /* rules.h: a tuning file */
-
-/* The user's restrictions.  All zero: none. */
-typedef struct hk_filter {
-  const struct hk_algorithm *const *algorithms; /* ended by NULL; NULL: hk_algorithms, the built-in ones */
-  uint32_t barred[HK_COLL_COUNT];               /* bit i: not the i-th of the algorithms */
-  uint8_t barred_protocols[HK_COLL_COUNT];      /* bit p: not protocol p */
-  uint32_t only[HK_PROTO_COUNT];  /* bit i: the i-th algorithm by this protocol may be used; all 0: any may */
-  int min_channels, max_channels; /* 0: no restriction */
-  bool any_size;      /* programs of files for other sizes or places, too; hk_select needs this only for itself */
-  hk_inplace inplace; /* of the call */
-  bool efficient;     /* more channels only for a larger gain: NCCL_CTA_POLICY_EFFICIENCY */
-  const struct hk_rules *rules; /* of a tuning file; may be NULL */
-  /* Sums in the fixed order only (hk_algorithm.fixed_order): HOCKET_BATCH_INVARIANT. It has priority over all other
-   * restrictions. */
-  bool batch_invariant;
-} hk_filter;
-const struct hk_algorithm *const *hk_filter_algorithms(const hk_filter *w); /* w may be NULL */
-/* Parses NCCL_ALGO and NCCL_PROTO (either may be NULL): "ring,tree", "^tree", "allreduce:tree;broadcast:^ring"; a part
- * without a colon is for all other collectives. HK_ERR_ARGUMENT quotes the unknown word, and lists the known ones. */
-hk_status hk_filter_parse(hk_filter *w, const char *algo, const char *proto);
-/* Parses ncclCollConfig_t's algSelection to hk_filter.only. A word is an algorithm and protocol such as "RING_LL", in
- * any case, or the beginning of such a name; `,` or, `+` and, `^` not.  NCCL's names have priority over this library's
- * own. False, with the reason in `why`, if a word is unknown or nothing is left. */
-bool hk_filter_only(const char *selection, const struct hk_algorithm *const *algorithms, uint32_t only[HK_PROTO_COUNT],
-                    char *why, size_t why_bytes);
+enum { HK_ALTERNATIVES = HK_ALGORITHM_LIMIT * HK_PROTO_COUNT };
 
 typedef struct hk_decision {
   const struct hk_algorithm *algorithm;
@@ -63,17 +37,18 @@ bool hk_select_invariant(const struct hk_algorithm *a, hk_coll coll);
 /* Makes the decision for the size's class; `us` is the price of this size. `filter` may be NULL. A program whose file
  * is for other sizes is chosen only if the filter or a rule leaves no other. If no choice satisfies the filter, it is
  * ignored, and `note` says so. HK_ERR_SYSTEM: no memory. */
-hk_status hk_select(const hk_machine *m, const hk_filter *filter, hk_coll coll, size_t bytes, hk_decision *out);
+hk_status hk_select(const struct hk_machine *m, const hk_filter *filter, hk_coll coll, size_t bytes, hk_decision *out);
 
 /* Adds to a decision how data travels and what runs the call. `m`: by the decision's protocol and channels
  * (hk_machine_as); it becomes that for messages of this size (hk_machine.uncached). */
-hk_status hk_decide_execution(hk_machine *m, const hk_request *r, hk_decision *d);
+hk_status hk_decide_execution(struct hk_machine *m, const hk_request *r, hk_decision *d);
 /* Bytes of a block that one wave moves, if a block of the algorithm's programs has `block` bytes on all channels: all
  * ranks get the same value. */
-hk_status hk_choose_chunk(const hk_machine *m, const struct hk_algorithm *a, hk_coll coll, size_t block, size_t *out);
+hk_status hk_choose_chunk(const struct hk_machine *m, const struct hk_algorithm *a, hk_coll coll, size_t block,
+                          size_t *out);
 
 /* Prices one algorithm and protocol. *can: it can run, and is not excluded. */
-hk_status hk_select_one(const hk_machine *m, const hk_filter *filter, hk_coll coll, size_t bytes,
+hk_status hk_select_one(const struct hk_machine *m, const hk_filter *filter, hk_coll coll, size_t bytes,
                         const struct hk_algorithm *a, hk_protocol p, hk_decision *out, bool *can);
 
 typedef struct hk_alternative {
@@ -82,5 +57,5 @@ typedef struct hk_alternative {
 } hk_alternative;
 /* Fills `out` with all *n alternatives, the cheapest first, and excluded ones last (one row for each algorithm, or for
  * each barred protocol of an algorithm that can run). */
-hk_status hk_select_all(const hk_machine *m, const hk_filter *filter, hk_coll coll, size_t bytes,
+hk_status hk_select_all(const struct hk_machine *m, const hk_filter *filter, hk_coll coll, size_t bytes,
                         hk_alternative out[HK_ALTERNATIVES], int *n);

@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include "../program/layout.h"
+#include "../topo/paths.h"
+#include "../topo/topo.h"
 #include "outlines.h"
 
 typedef struct look {

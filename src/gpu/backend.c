@@ -3,6 +3,7 @@
 #include "../core/backend.h"
 #include "../base/thread.h"
 #include "../core/call.h"
+#include "../decide/constants.h"
 #include "../decide/machine.h"
 #include "../topo/detect.h"
 #include "../topo/join.h"

@@ -11,6 +11,7 @@
 #include "../run/selection.h"
 #include "../topo/detect.h"
 #include "../topo/paths.h"
+#include "../topo/topo.h"
 #include "links.h"
 #include "peers.h"
 #include "process_group.h"

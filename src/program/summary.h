@@ -11,7 +11,10 @@
  */
 #pragma once
 #include <stdbool.h>
-#include "program.h"
+#include <stdint.h>
+#include "../base/status.h"
+
+struct hk_program; /* program.h */
 
 /* Inside a host, between hosts, and both together. */
 typedef enum hk_reach { HK_INSIDE, HK_BETWEEN, HK_ANYWHERE, HK_REACHES } hk_reach;
@@ -87,6 +90,6 @@ typedef struct hk_summary {
  * is nranks if there are links of a group. `host` [nranks] (may be NULL: one host) has equal numbers, below nranks, for
  * ranks of one host. `slots`: of each link (HOCKET_SLOTS); 0: nothing is held. HK_ERR_INTERNAL: the programs do not
  * end; HK_ERR_SYSTEM: no memory. */
-hk_status hk_summarize(hk_summary *out, const hk_program *const *programs, int nranks, int period, const int32_t *host,
-                       uint32_t slots);
+hk_status hk_summarize(hk_summary *out, const struct hk_program *const *programs, int nranks, int period,
+                       const int32_t *host, uint32_t slots);
 void hk_summary_clear(hk_summary *s);

@@ -8,6 +8,7 @@
 #include "../core/backend.h"
 #include "../core/call.h"
 #include "../core/links.h"
+#include "../decide/constants.h"
 #include "../decide/machine.h"
 #include "../device/device.h" /* hk_cuda_owns */
 #include "../device/host.h"

@@ -11,6 +11,7 @@
 #include "../decide/outlines.h"
 #include "../decide/overrides.h"
 #include "../decide/programs.h"
+#include "../decide/select.h"
 #include "../program/layout.h"
 #include "collnet.h"
 #include "plans.h"

@@ -9,6 +9,7 @@
 #include "../base/param.h"
 #include "../base/plugin.h"
 #include "../collectives/algorithm.h"
+#include "../decide/machine.h"
 #include "../decide/select.h"
 #include "tuner_abi.h"
 

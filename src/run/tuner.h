@@ -1,11 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* NCCL tuner plugins. A plugin is asked for each decision that is neither cached nor made by a tuning file. */
 #pragma once
-#include "../decide/machine.h"
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
 #include "../program/program.h"
 
 struct hk_decision; /* decide/select.h */
-struct hk_filter;
+struct hk_filter;   /* decide/filter.h */
+struct hk_machine;  /* decide/machine.h */
 struct hk_settings; /* base/param.h */
 
 typedef struct hk_tuner hk_tuner;
@@ -15,9 +18,9 @@ typedef struct hk_tuner hk_tuner;
 hk_status hk_tuner_load(const struct hk_settings *settings, hk_tuner **out);
 uint64_t hk_tuner_hash(const hk_tuner *t); /* hash of its name and version; 0: none */
 /* Initialises the plugin for a communicator; false if the plugin refuses. */
-bool hk_tuner_begin(hk_tuner *t, const hk_machine *m, uint64_t comm);
+bool hk_tuner_begin(hk_tuner *t, const struct hk_machine *m, uint64_t comm);
 /* Lets the plugin change a decision. */
-hk_status hk_tuner_ask(hk_tuner *t, const hk_machine *m, const struct hk_filter *w, hk_coll coll, size_t bytes,
+hk_status hk_tuner_ask(hk_tuner *t, const struct hk_machine *m, const struct hk_filter *w, hk_coll coll, size_t bytes,
                        struct hk_decision *d);
 /* Lets a plugin of version 6 make the chunk smaller; `chunk`: the model's. */
 size_t hk_tuner_chunk(const hk_tuner *t, hk_coll coll, size_t bytes, const struct hk_decision *d, int channels,

@@ -13,7 +13,9 @@
  * published to the ends that read it, with its time of arrival. A consumed message returns a credit in the same way. */
 #pragma once
 #include "../collectives/algorithm.h"
+#include "../program/builder.h"
 #include "../program/cursor.h"
+#include "../program/limits.h"
 #include "../program/summary.h"
 #include "cluster.h"
 #include "sim.h"

@@ -8,6 +8,7 @@
 #include "../decide/protocol.h"
 #include "../decide/select.h"
 #include "../program/layout.h"
+#include "../topo/paths.h"
 #include "../topo/search.h"
 #include "model.h"
 #include "run.h"

@@ -10,8 +10,9 @@
  * its error.
  */
 #pragma once
+#include <stdbool.h>
+#include <stdint.h>
 #include <stdio.h>
-#include "../decide/machine.h"
 #include "../program/program.h"
 
 struct hk_algorithm; /* collectives/algorithm.h */

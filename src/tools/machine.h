@@ -1,18 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Which machine a command is about, and the names of its parts in the output. */
 #pragma once
-#include "../decide/machine.h"
-#include "../decide/overrides.h"
-#include "../decide/select.h"
-#include "tools.h"
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
 
-struct hk_channels;  /* topo/search.h */
-struct hk_cluster;   /* topo/topo.h */
-struct hk_pci_info;  /* topo/topo.h */
-struct hk_placement; /* topo/topo.h */
-struct hk_topo;      /* topo/topo.h */
-struct hk_simulator; /* sim/sim.h */
-struct hk_layout;    /* program/layout.h */
+struct hk_cluster;  /* topo/topo.h */
+struct hk_pci_info; /* topo/topo.h */
+struct hk_topo;     /* topo/topo.h */
 
 /* A machine in words (synth.h), or NCCL's XML in a file, or (both NULL) this machine. Returns HK_EXIT_OK, or the exit
  * code after printing the error. */
@@ -33,30 +29,6 @@ const char *hk_tool_preset_word(int i);
 #define HK_ROW_XML(member)                                                                                             \
   HK_ROW_FILE(member, "file", "FILE",                                                                                  \
               "a machine in NCCL's topology XML, or a folder that scripts/record-machine.sh made", .letter = 'f')
-
-/* The user's overrides and programs (HOCKET_PROGRAMS), as a communicator here has them. Clear them in any case. */
-hk_status hk_tool_overrides(hk_overrides *o);
-
-/* All inputs of a choice, as a communicator on that machine has them. */
-typedef struct hk_inputs {
-  struct hk_cluster *cluster;
-  struct hk_placement *placements;
-  int nranks;
-  struct hk_channels *rings; /* the first host's */
-  struct hk_layout *layout;
-  hk_machine machine;
-  hk_overrides overrides; /* from the environment and configuration */
-  hk_filter filter;       /* the same */
-  struct hk_tuner *tuner; /* NULL: none */
-} hk_inputs;
-/* The machine as for hk_tool_machine; nranks 0: one for each GPU or core. Returns an exit code, after printing the
- * error; close it in any case. */
-int hk_inputs_open(hk_inputs *w, const char *words, const char *file, int nranks);
-void hk_inputs_close(hk_inputs *w);
-/* A simulator of its ranks; returns an exit code, after printing the error. */
-int hk_inputs_simulator(struct hk_simulator **out, const hk_inputs *w);
-/* The choice of a communicator on that machine. */
-hk_status hk_inputs_choose(const hk_inputs *w, hk_coll coll, size_t bytes, hk_decision *out);
 
 enum { HK_LABEL = 64 };
 /* "GPU3", "NET0", "CPU1", "NVS", "0000:1b:00.0"; text needs HK_LABEL bytes and is returned. */

@@ -3,12 +3,19 @@
 #include "plan.h"
 #include <stdlib.h>
 #include <string.h>
+#include "../base/json.h"
 #include "../base/param.h" /* HOCKET_QUANTISED */
+#include "../collectives/algorithm.h"
 #include "../decide/cost.h"
 #include "../decide/protocol.h"
+#include "../program/builder.h"
 #include "../program/quantised.h"
 #include "../sim/sim.h"
+#include "../topo/topo.h"
+#include "inputs.h"
+#include "machine.h"
 #include "proof.h"
+#include "tools.h"
 
 typedef struct options {
   const char *machine, *file;

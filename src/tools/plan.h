@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Shared by the parts of `hocket plan`: the question, and its answers. */
 #pragma once
-#include "../base/json.h"
-#include "machine.h"
+#include "../decide/select.h"
+
+struct hk_inputs; /* inputs.h */
 
 typedef struct hk_plan_report {
-  const hk_inputs *world;
+  const struct hk_inputs *world;
   hk_coll coll;
   size_t bytes;
   hk_decision chosen;
@@ -13,7 +14,7 @@ typedef struct hk_plan_report {
   /* the cheapest first; with the user's restrictions, `chosen` may be another row */
   hk_alternative rows[HK_ALTERNATIVES];
 } hk_plan_report;
-hk_status hk_plan_ask(hk_plan_report *r, const hk_inputs *w, hk_coll coll, size_t bytes);
+hk_status hk_plan_ask(hk_plan_report *r, const struct hk_inputs *w, hk_coll coll, size_t bytes);
 
 /* The part of the time, in microseconds, that does not depend on the message's length; the rest moves the bytes. */
 double hk_plan_latency(const hk_plan_report *r, const hk_decision *d);
@@ -28,7 +29,7 @@ typedef struct hk_plan_range {
   double first_us;
 } hk_plan_range;
 enum { HK_PLAN_RANGES = 40 };
-int hk_plan_ranges(const hk_inputs *w, hk_coll coll, hk_plan_range out[HK_PLAN_RANGES]);
+int hk_plan_ranges(const struct hk_inputs *w, hk_coll coll, hk_plan_range out[HK_PLAN_RANGES]);
 
 /* "Why" in words that need no knowledge of the model, a line for each paragraph; free() it. NULL: out of memory. */
 char *hk_plan_explain(const hk_plan_report *r);

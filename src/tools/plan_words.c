@@ -3,9 +3,13 @@
 #include <stdarg.h>
 #include <stdlib.h>
 #include "../collectives/algorithm.h"
+#include "../decide/machine.h"
 #include "../decide/protocol.h"
 #include "../program/quantised.h"
+#include "inputs.h"
+#include "machine.h"
 #include "plan.h"
+#include "tools.h"
 
 static void plan_words_say(FILE *to, const char *format, ...) __attribute__((format(printf, 2, 3)));
 /* A paragraph: one line, which the caller wraps. */

@@ -2,7 +2,12 @@
 /* The proof of all ranks' programs (proof.h). */
 #include "proof.h"
 #include <stdlib.h>
+#include "../base/json.h"
 #include "../base/param.h"
+#include "../collectives/algorithm.h"
+#include "../program/builder.h"
+#include "../program/verify.h"
+#include "tools.h"
 
 unsigned hk_tool_slots(void) { return (unsigned)hk_tool_settings()->SLOTS; }
 

@@ -6,6 +6,7 @@
 #include "../collectives/algorithm.h"
 #include "../topo/synth.h"
 #include "../topo/topo.h"
+#include "inputs.h"
 #include "machine.h"
 #include "sim_view.h"
 

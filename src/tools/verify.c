@@ -1,10 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* `hocket verify`: proves algorithms for any number of ranks. */
+#include "../program/verify.h"
 #include <stdlib.h>
 #include <string.h>
+#include "../base/json.h"
+#include "../collectives/algorithm.h"
 #include "../decide/select.h"
+#include "../program/builder.h"
 #include "../program/layout.h"
 #include "proof.h"
+#include "tools.h"
 
 enum { MOST_RANKS = 4096 };
 

@@ -3,6 +3,7 @@
  * The algorithm of the collective that only tests/suites/extend.sh adds: every rank sends its message to every other
  * one. One step, S (n - 1) / n bytes sent.
  */
+#include "../program/builder.h"
 #include "algorithm.h"
 #include "pattern.h"
 

@@ -14,6 +14,7 @@
 #include "../../src/decide/machine.h"
 #include "../../src/decide/outlines.h"
 #include "../../src/decide/overrides.h"
+#include "../../src/decide/select.h"
 #include "../../src/kernels/steps.h"
 #include "../../src/program/program.h"
 #include "../../src/run/choose.h"

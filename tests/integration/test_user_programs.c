@@ -6,6 +6,7 @@
 #include <unistd.h>
 #include "../../src/base/param.h"
 #include "../../src/core/comm.h"
+#include "../../src/decide/folder.h"
 #include "../../src/decide/programs.h"
 #include "../../src/formats/json_tree.h"
 #include "../../src/run/plans.h"

@@ -7,6 +7,7 @@
 #include <unistd.h>
 #include "../../src/collectives/algorithm.h"
 #include "../../src/kernels/reduce.h"
+#include "../../src/program/builder.h"
 #define HK_SHIM "../../../tests/support/gpu_threads.h"
 #include "../../src/kernels/cuda/exec.cu"
 

@@ -4,6 +4,7 @@
 #define SUPPORT_OUTLINES_H
 #include <check.h>
 #include <stdlib.h>
+#include "../../src/collectives/algorithm.h"
 #include "../../src/decide/cost.h"
 #include "../../src/decide/select.h"
 #include "../../src/program/layout.h"

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include "../../src/collectives/algorithm.h"
 #include "../../src/decide/machine.h"
+#include "../../src/program/builder.h"
 #include "../../src/program/verify.h"
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)

@@ -9,6 +9,7 @@
  * check: timeout=300 notsan noasan */
 #include <string.h>
 #include "../../src/collectives/pattern.h"
+#include "../../src/program/builder.h"
 #include "../support/prove_algorithms.h"
 #include "../support/suite.h"
 

@@ -7,11 +7,14 @@
  * check: notsan noasan */
 #include <math.h>
 #include "../../src/base/param.h"
+#include "../../src/decide/constants.h"
 #include "../../src/decide/select.h"
+#include "../../src/program/builder.h"
 #include "../../src/program/layout.h"
 #include "../../src/topo/paths.h"
 #include "../../src/topo/search.h"
 #include "../../src/topo/synth.h"
+#include "../../src/topo/topo.h"
 #include "../support/fuzz.h"
 #include "../support/golden.h"
 #include "../support/outlines.h"

@@ -17,6 +17,7 @@
 #include "../../src/device/device.h"
 #include "../../src/kernels/cuda/work.h"
 #include "../../src/kernels/gpu_image.h"
+#include "../../src/program/builder.h"
 #include "../fakes/gpus.h"
 #include "../support/suite.h"
 

@@ -4,6 +4,7 @@
  * check: notsan */
 #include <string.h>
 #include "../../src/decide/machine.h"
+#include "../../src/program/builder.h"
 #include "../../src/program/layout.h"
 #include "../support/prove_algorithms.h"
 #include "../support/suite.h"

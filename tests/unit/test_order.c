@@ -5,6 +5,7 @@
  * check: notsan timeout=120 */
 #include <string.h>
 #include "../../src/decide/rules.h"
+#include "../../src/program/builder.h"
 #include "../../src/program/layout.h"
 #include "../support/outlines.h"
 #include "../support/prove_algorithms.h"

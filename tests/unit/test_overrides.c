@@ -5,10 +5,12 @@
 #include <string.h>
 #include <unistd.h>
 #include "../../src/base/param.h"
+#include "../../src/collectives/algorithm.h"
 #include "../../src/decide/overrides.h"
 #include "../../src/decide/rules.h"
 #include "../../src/decide/select.h"
 #include "../../src/topo/synth.h"
+#include "../../src/topo/topo.h"
 #include "../support/changed.h"
 #include "../support/golden.h"
 #include "../support/outlines.h"

@@ -2,6 +2,8 @@
 /* check: notsan */
 /* Selection and chunks: deterministic, equal for all ranks, always supported, without cliffs. */
 #include <string.h>
+#include "../../src/collectives/algorithm.h"
+#include "../../src/decide/constants.h"
 #include "../../src/decide/cost.h"
 #include "../../src/decide/gpu.h"
 #include "../../src/decide/machine.h"

@@ -9,14 +9,17 @@
 #include <sys/resource.h>
 #include <time.h>
 #include "../../src/collectives/algorithm.h"
+#include "../../src/decide/machine.h"
 #include "../../src/decide/outlines.h"
 #include "../../src/decide/protocol.h"
 #include "../../src/decide/select.h"
+#include "../../src/program/builder.h"
 #include "../../src/program/layout.h"
 #include "../../src/program/summary.h"
 #include "../../src/sim/flow.h"
 #include "../../src/sim/sim.h"
 #include "../../src/topo/synth.h"
+#include "../../src/topo/topo.h"
 #include "../support/suite.h"
 
 enum { MIB = 1 << 20, GIB = 1 << 30 };

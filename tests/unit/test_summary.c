@@ -3,6 +3,8 @@
 #include <check.h>
 #include <string.h>
 #include "../../src/collectives/algorithm.h"
+#include "../../src/decide/machine.h"
+#include "../../src/program/builder.h"
 #include "../../src/program/layout.h"
 #include "../../src/program/summary.h"
 #include "../../src/sim/sim.h"

@@ -2,9 +2,13 @@
 /* Builds, proves and simulates candidates (search.h). */
 #include <stdlib.h>
 #include <string.h>
+#include "../../collectives/algorithm.h"
+#include "../../formats/file.h"
+#include "../../program/builder.h"
 #include "../../program/layout.h"
 #include "../proof.h"
 #include "search.h"
+#include "site.h"
 #include "vary.h"
 
 enum { ORDER_SHOWN = 16 /* ranks; an order of more is too long for a line */ };

@@ -2,7 +2,9 @@
 /* `hocket program check`: proves the programs of files. */
 #include <stdlib.h>
 #include <string.h>
+#include "../../base/json.h"
 #include "../../base/text_file.h"
+#include "../../program/verify.h"
 #include "../proof.h"
 #include "program.h"
 

@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* `hocket program draw`: the steps of all ranks over time, as a picture and as a timeline. */
+#include "../../sim/sim.h"
+#include "../machine.h"
 #include "picture.h"
+#include "program.h"
 #include "site.h"
 
 typedef struct options {

@@ -5,7 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include "../../decide/protocol.h"
+#include "../../formats/file.h"
 #include "../../program/cursor.h"
+#include "../../sim/sim.h"
 #include "../tools.h"
 
 /* Pixels. */

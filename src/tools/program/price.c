@@ -2,7 +2,10 @@
 /* `hocket program price`: compares the programs of a file with the built-in choice. */
 #include "../../base/json.h"
 #include "../../decide/protocol.h"
+#include "../../sim/sim.h"
 #include "../../topo/topo.h"
+#include "../machine.h"
+#include "program.h"
 #include "site.h"
 
 typedef struct options {

@@ -5,9 +5,13 @@
 #include <string.h>
 #include "../../base/array.h"
 #include "../../base/json.h"
+#include "../../collectives/algorithm.h"
 #include "../../decide/protocol.h"
 #include "../../program/layout.h"
+#include "../machine.h"
 #include "../proof.h"
+#include "program.h"
+#include "site.h"
 
 typedef struct options {
   hk_coll coll;

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The candidates of `hocket program search`. */
 #pragma once
-#include "../../collectives/algorithm.h"
-#include "site.h"
+#include "../../sim/sim.h"
+
+struct hk_algorithm; /* collectives/algorithm.h */
+struct hk_site;      /* site.h */
 
 enum { HK_CANDIDATE_PARTS = 8, HK_CANDIDATE_RANKS = 1024, HK_CANDIDATE_WORDS = 256 };
 
@@ -10,7 +12,7 @@ enum { HK_CANDIDATE_PARTS = 8, HK_CANDIDATE_RANKS = 1024, HK_CANDIDATE_WORDS = 2
 typedef struct hk_candidate {
   int nparts;
   struct {
-    const hk_algorithm *algorithm;
+    const struct hk_algorithm *algorithm;
     int order; /* of the machine's ring orders */
     unsigned copies, pieces;
   } parts[HK_CANDIDATE_PARTS];
@@ -27,6 +29,6 @@ typedef struct hk_trial {
 /* "ring, 2 copies, and tree"; text needs HK_CANDIDATE_WORDS bytes and is returned. */
 const char *hk_candidate_words(char *text, const hk_candidate *c, int nranks);
 /* The programs of all ranks; HK_ERR_ARGUMENT: they would be too large. */
-hk_status hk_candidate_build(hk_program ***out, const hk_candidate *c, const hk_site *site, hk_coll coll);
+hk_status hk_candidate_build(hk_program ***out, const hk_candidate *c, const struct hk_site *site, hk_coll coll);
 /* Builds, proves and simulates t->what. HK_OK if `proved` is false, too: the candidate cannot be used. */
-hk_status hk_trial_run(hk_trial *t, const hk_site *site, hk_coll coll, size_t bytes, int protocol);
+hk_status hk_trial_run(hk_trial *t, const struct hk_site *site, hk_coll coll, size_t bytes, int protocol);

@@ -3,6 +3,7 @@
 #include <string.h>
 #include "../../program/cursor.h"
 #include "../../program/summary.h"
+#include "../../program/verify.h"
 #include "../proof.h"
 #include "program.h"
 

@@ -2,6 +2,9 @@
 /* Runs the programs of a file on the simulator (site.h). */
 #include "site.h"
 #include <string.h>
+#include "../../collectives/algorithm.h"
+#include "../../sim/sim.h"
+#include "../tools.h"
 
 int hk_site_open(hk_site *s, const char *words, const char *file, int nranks) {
   *s = (hk_site){.simulator = NULL};

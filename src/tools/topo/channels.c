@@ -1,8 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* `hocket topo --channels`: the rings, trees and stars that the search finds. */
 #include <stdlib.h>
+#include "../../topo/paths.h"
 #include "../../topo/topo.h"
 #include "../../topo/xml.h"
+#include "../machine.h"
+#include "../tools.h"
 #include "view.h"
 
 /* A run of ranks that repeats from channel to channel is written once: equal channels are counted. */

@@ -2,6 +2,7 @@
 /* `hocket topo --dot`: the machine as a graph for Graphviz. */
 #include <math.h>
 #include "../../topo/topo.h"
+#include "../machine.h"
 #include "view.h"
 
 typedef struct look {

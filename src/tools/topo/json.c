@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* `hocket topo --json`: the machine's nodes, links and paths as JSON. */
+#include "../../base/json.h"
+#include "../../topo/paths.h"
 #include "../../topo/topo.h"
+#include "../machine.h"
 #include "view.h"
 
 static void json_put_pci(const hk_pci_info *p, hk_json *w) {

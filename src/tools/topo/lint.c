@@ -1,7 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* `hocket topo --lint`: reports what is wrong with a topology file, with lines. */
+#include "../../base/json.h"
 #include "../../topo/topo.h"
 #include "../../topo/xml.h"
+#include "../machine.h"
+#include "../tools.h"
 #include "view.h"
 
 typedef struct tally {

@@ -2,7 +2,10 @@
 /* Tables of `hocket topo`. */
 #include <stdlib.h>
 #include <string.h>
+#include "../../topo/paths.h"
 #include "../../topo/topo.h"
+#include "../machine.h"
+#include "../tools.h"
 #include "view.h"
 
 static uint8_t table_kind_of(const hk_paths *p, uint32_t end) { return p->topo->nodes[p->ends[end]].kind; }

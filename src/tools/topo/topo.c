@@ -1,8 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* `hocket topo`: shows the parts of a machine and the paths between them. */
 #include "../../topo/topo.h"
+#include "../../base/json.h"
+#include "../../topo/paths.h"
 #include "../../topo/synth.h"
 #include "../../topo/xml.h"
+#include "../machine.h"
+#include "../tools.h"
 #include "view.h"
 
 typedef struct options {

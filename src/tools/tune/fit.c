@@ -6,6 +6,7 @@
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
+#include "../../collectives/algorithm.h"
 #include "../../decide/cost.h"
 #include "../../program/layout.h"
 #include "tune.h"

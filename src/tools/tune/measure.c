@@ -17,8 +17,8 @@
 #include "../../base/wait.h" /* hk_now_ns */
 #include "../../collectives/algorithm.h"
 #include "../../core/call.h"
+#include "../../decide/filter.h" /* HK_ALGORITHM_LIMIT */
 #include "../../decide/outlines.h"
-#include "../../decide/select.h" /* HK_ALGORITHM_LIMIT */
 #include "../../program/layout.h"
 #include "../../run/selection.h"
 #include "../../transport/link.h" /* HK_MCAST_SLOTS */

@@ -6,7 +6,9 @@
 #include <string.h>
 #include <sys/stat.h>
 #include "../../boot/meet.h"
+#include "../../collectives/algorithm.h"
 #include "../../decide/overrides.h"
+#include "../inputs.h"
 #include "../machine.h"
 #include "../tools.h"
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Shared by the parts of `hocket tune`: measuring, and fitting the model's constants to the times. */
 #pragma once
+#include "../../decide/constants.h"
 #include "../../decide/machine.h"
 
 enum { HK_TUNE_RANKS = 64 };
