@@ -13,6 +13,7 @@
 #include "../core/backend.h"
 #include "../core/call.h"
 #include "../core/comm.h"
+#include "../failure/failure.h"
 #include "../program/operation.h"
 
 HK_API(ncclResult_t, ncclGetUniqueId, (ncclUniqueId * id)) {

@@ -10,6 +10,8 @@
 #include "../core/api.h"
 #include "../core/backend.h"
 #include "../core/comm.h"
+#include "../failure/failure.h"
+#include "../failure/flight.h"
 #include "../program/operation.h"
 #include "../run/stream.h"
 

@@ -9,6 +9,7 @@
 #include "../comm/group.h"
 #include "../core/api.h"
 #include "../core/backend.h"
+#include "../failure/failure.h"
 #include "../rma/windows.h"
 #include "device_abi.h"
 

@@ -5,6 +5,7 @@
 #include <hocket.h>
 #include "../core/api.h"
 #include "../core/comm.h"
+#include "../failure/failure.h"
 
 /* One buffer: the names of its arrays, for messages, and the arrays. */
 typedef struct side {

@@ -5,6 +5,7 @@
 #include <string.h>
 #include "../base/param.h"
 #include "../boot/bootstrap.h"
+#include "../failure/failure.h"
 #include "../failure/watch.h"
 #include "children_internal.h"
 

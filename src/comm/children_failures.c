@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "../boot/bootstrap.h"
+#include "../failure/failure.h"
 #include "../failure/precedence.h"
 #include "children_internal.h"
 
@@ -163,7 +164,7 @@ static bool children_failures_aborted_since(const hk_children_watch *w) {
     return false;
   (void)hk_failure_resolve(parent, NULL);
   pthread_mutex_lock(&parent->health.lock);
-  bool aborted = parent->health.settle_ns && parent->health.cause.kind == HK_EVENT_ABORT;
+  bool aborted = parent->health.settle_ns && parent->health.cause->kind == HK_EVENT_ABORT;
   pthread_mutex_unlock(&parent->health.lock);
   return aborted;
 }
@@ -172,7 +173,7 @@ static bool children_failures_aborted_since(const hk_children_watch *w) {
 static void children_failures_cause_of(ncclComm_t c, char *text, size_t bytes) {
   pthread_mutex_lock(&c->health.lock);
   if (c->health.settle_ns)
-    hk_failure_text(&c->health.cause, c->rank, text, bytes);
+    hk_failure_text(c->health.cause, c->rank, text, bytes);
   else
     snprintf(text, bytes, "%s", hk_last_error());
   pthread_mutex_unlock(&c->health.lock);

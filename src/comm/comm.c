@@ -8,9 +8,11 @@
 #include "../base/param.h"
 #include "../boot/process.h" /* hk_forks */
 #include "../core/backend.h"
+#include "../failure/failure.h"
 #include "../failure/flight.h"
 #include "../failure/watch.h"
 #include "../rma/rma.h"
+#include "../run/choose.h"
 #include "../run/selection.h"
 
 /* Freed communicators are kept here before their memory is freed, so that a use after free finds HK_COMM_FREED. This
@@ -33,20 +35,23 @@ static void comm_free_parts(ncclComm_t c) {
   free(c->selection);
   c->order.own_page = c->order.page = NULL;
   c->wiring = NULL;
+  c->links = NULL;
   c->plans = NULL;
   c->selection = NULL;
 }
 
 hk_status hk_comm_new(ncclComm_t *out, int rank, int nranks, const ncclConfig_t *config) {
   hk_status rc = HK_OK;
-  ncclComm_t c = calloc(1, sizeof *c);
+  ncclComm_t c = calloc(1, sizeof *c + sizeof(hk_event));
   if (!c) return HK_FAIL_ERRNO("no memory for a communicator");
+  c->health.cause = (hk_event *)(c + 1);
   hk_param_renew();
   c->settings = hk_settings_now();
   HK_TRY(hk_options_read(c->settings, config, &c->options), undo);
   HK_TRY(hk_watch_new(c), undo);
   HK_TRY(hk_flight_new(c, hk_watch_report), undo);
   HK_TRY(hk_wire_new(c), undo);
+  HK_TRY(hk_plans_new(c), undo);
   HK_TRY(hk_selection_new(c), undo);
   atomic_store(&c->magic, HK_COMM_LIVE);
   c->rank = rank;

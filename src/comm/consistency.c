@@ -6,7 +6,9 @@
 #include "../base/facts.h"
 #include "../base/hash.h"
 #include "../base/param.h"
+#include "../core/comm.h"
 #include "../decide/overrides.h"
+#include "../failure/failure.h"
 #include "../program/operation.h" /* HK_REDOP_INVARIANT */
 #include "../run/selection.h"
 #include "../run/tuner.h"

@@ -2,7 +2,10 @@
 /* Settings on which decisions depend. If ranks decided differently, they would hang, so init compares these
  * settings. */
 #pragma once
-#include "../core/comm.h"
+#include <nccl.h>
+#include "../base/status.h"
+
+struct hk_facts; /* base/facts.h */
 
 /* Size of the fact with these settings that ranks exchange at init. It is part of the wire format. */
 enum { HK_AGREE_FACT_BYTES = 216 };

@@ -9,6 +9,7 @@
 #include "../base/wait.h"
 #include "../boot/bootstrap.h"
 #include "../core/backend.h"
+#include "../core/comm.h"
 #include "../topo/xid.h"
 #include "hosts.h"
 

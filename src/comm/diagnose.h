@@ -3,8 +3,14 @@
  * take part; the process of rank 0 writes a report to its standard output, whose lines begin with HOST:PID NCCL DIAG.
  * What they find is no error. */
 #pragma once
+#include <nccl.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
 #include <stdio.h>
-#include "../core/comm.h"
+#include "../base/status.h"
+
+struct hk_settings; /* base/param.h */
 
 enum {
   HK_DIAGNOSE_SETTINGS = 1, /* NCCL_RUN_RAS_DIAGNOSTICS */

@@ -10,6 +10,8 @@
 #include "../boot/bootstrap.h"
 #include "../core/backend.h"
 #include "../core/call.h"
+#include "../core/comm.h"
+#include "../transport/peer.h"
 #include "../transport/transport.h"
 #include "diagnose.h"
 #include "hosts.h"

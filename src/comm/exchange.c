@@ -6,9 +6,11 @@
 #include "../boot/bootstrap.h"
 #include "../boot/host.h"
 #include "../core/backend.h"
+#include "../failure/failure.h"
 #include "../rma/rma.h"
 #include "../run/collnet.h"
 #include "../run/profiler.h"
+#include "../transport/peer.h"
 #include "../transport/registry.h"
 #include "../transport/transport.h"
 #include "consistency.h"
@@ -64,6 +66,11 @@ static hk_status exchange_check_devices(ncclComm_t c) {
   return HK_OK;
 }
 
+static void exchange_announce(void *arg, hk_status rc, const char *text) {
+  ncclComm_t c = arg;
+  hk_failure_raise(c, HK_EVENT_ERROR, c->rank, rc, text);
+}
+
 hk_status hk_comm_exchange(ncclComm_t c, bool child) {
   hk_status rc = HK_OK;
   int nhosts;
@@ -78,7 +85,7 @@ hk_status hk_comm_exchange(ncclComm_t c, bool child) {
   exchange_fill_row(c, own);
   if (c->backend->attach) HK_TRY(c->backend->attach(c, own->backend), out);
   HK_TRY(hk_topology_publish(c, child, &own->topology), out);
-  HK_TRY(hk_wire_attach(c, own->facts), out);
+  HK_TRY(hk_wire_attach(c, own->facts, exchange_announce), out);
   HK_TRY(hk_bootstrap_allgather(c->bootstrap, rows, row_bytes), out);
   const hk_facts peers = exchange_column(rows, offsetof(hk_row, peer)),
                  agree = exchange_column(rows, offsetof(hk_row, agree)),

@@ -7,6 +7,7 @@
 #include "../base/thread.h"
 #include "../core/backend.h"
 #include "../core/call.h"
+#include "../failure/failure.h"
 #include "../run/estimate.h"
 #include "../run/profiler.h"
 #include "../run/stream.h"

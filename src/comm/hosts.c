@@ -6,11 +6,13 @@
 #include "../boot/bootstrap.h"
 #include "../boot/host.h"
 #include "../core/backend.h"
-#include "../core/wiring.h"
+#include "../core/comm.h"
+#include "../decide/machine.h"
 #include "../decide/outlines.h"
 #include "../run/selection.h"
 #include "../run/tuner.h"
 #include "../topo/join.h"
+#include "../transport/peer.h"
 #include "rings.h"
 
 /* The patience is longer than a moment's sleep (wait.c), so that two ranks do not sleep in turns. */
@@ -97,7 +99,7 @@ static hk_status hosts_begin_tuner(ncclComm_t c) {
   bool all = true;
   if (!ready) return HK_FAIL_ERRNO("no memory to agree on a tuner plugin");
   hk_bootstrap_begin(c->bootstrap, HK_PHASE_INIT, "the init (agreement on a tuner plugin)");
-  ready[c->rank] = hk_tuner_begin(s->tuner, &s->machine, hk_bootstrap_comm_id(c->bootstrap));
+  ready[c->rank] = hk_tuner_begin(s->tuner, s->machine, hk_bootstrap_comm_id(c->bootstrap));
   HK_TRY(hk_bootstrap_allgather(c->bootstrap, ready, 1), out);
   for (int r = 0; r < c->nranks; r++) all = all && ready[r];
   if (!all) {
@@ -119,7 +121,7 @@ hk_status hk_hosts_agree(ncclComm_t c, const hk_host_rows *rows, bool child, int
   hk_host_facts f = hosts_count_hosts(c, rows, &c->wait);
   *nhosts = f.nhosts;
   if (f.nhosts > 1 || rings) HK_TRY(hosts_make_layout(c, rings), out);
-  hk_machine *m = &c->selection->machine;
+  hk_machine *m = c->selection->machine;
   c->backend->machine(c, &f, rings, hk_selection_constants(c), m);
   HK_TRY(hk_outlines_new(&outlines, c->nranks, c->selection->layout, hk_machine_held_slots(m)), out);
   m->outlines = outlines;
@@ -131,6 +133,6 @@ out:
 }
 
 void hk_hosts_joined(ncclComm_t c) {
-  hk_machine *m = &c->selection->machine;
+  hk_machine *m = c->selection->machine;
   m->reads = m->team.overlap ? 0 : hk_wire_reads(c); /* not GPUs: what their peers cannot read is copied into slots */
 }

@@ -2,8 +2,11 @@
 /* The ranks' hosts at init: how many ranks and cores each has, the ring orders, and the machine of the cost model that
  * follows. */
 #pragma once
+#include <nccl.h>
+#include <stdbool.h>
+#include <stdint.h>
 #include "../base/facts.h"
-#include "../core/comm.h"
+#include "../base/status.h"
 
 /* Data that the ranks published. */
 typedef struct hk_host_rows {

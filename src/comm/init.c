@@ -8,16 +8,17 @@
 #include "../boot/bootstrap.h"
 #include "../core/backend.h"
 #include "../core/comm.h"
+#include "../failure/failure.h"
 #include "../failure/flight.h"
 #include "../failure/precedence.h"
 #include "../failure/watch.h"
-#include "../ops/ras.h"
 #include "../rma/rma.h"
 #include "../run/choose.h"
 #include "../run/profiler.h"
 #include "../run/selection.h"
 #include "../run/transfer.h"
 #include "children.h"
+#include "ras_part.h"
 
 /* Another rank revoked the communicator. False if this rank already knows of a failure, which it handles itself, or if
  * its init is not complete: all ranks have then sent the init's last messages, so it ends by itself. */
@@ -37,7 +38,7 @@ static void init_on_event(void *arg, const hk_event *e) {
     hk_children_heard(c, e);
     return;
   }
-  if (e->kind == HK_EVENT_DEAD) (void)hk_ras_take_over(); /* its process may be the one that answered */
+  if (e->kind == HK_EVENT_DEAD) hk_ras_part_heard_death();
   if (e->kind == HK_EVENT_REVOKE && !init_revoked_by(c, e->rank)) return;
   if (e->kind == HK_EVENT_ABORT && e->code) return; /* a consequence of a failure whose event is under way */
   hk_failure_text(e, c->rank, text, sizeof text);
@@ -46,13 +47,6 @@ static void init_on_event(void *arg, const hk_event *e) {
   else
     HK_WARN("rank %d of %d: %s", c->rank, c->nranks, text);
   hk_failure_record(c, e);
-}
-
-/* On the service thread. */
-static void init_on_retry(void *arg, int fd, uint32_t events) {
-  ncclComm_t c = arg;
-  (void)fd, (void)events;
-  if (hk_ras_take_over()) hk_service_tick(c->service, &c->ras.retry, 0, NULL, NULL);
 }
 
 /* Pairs with init_revoked_by: at least one of the two threads sees what the other has set. */
@@ -76,16 +70,15 @@ hk_status hk_comm_init(ncclComm_t c, const hk_init *how) {
                             .meter = c->order.meter,
                             .arg = c};
   if (c->rank == 0) hk_param_report_names(true);
-  c->ras.held = true; /* before the ranks meet: a rank that does not come is in the report, too */
-  const bool retries = hk_ras_hold(c->settings);
   hk_children_watch_begin(&watch, c, how); /* first: members learn of a failure from here on */
+  rc = hk_ras_part_begin(c);
   if (c->lender)
     c->service = hk_service_share(c->lender->service);
-  else
+  else if (rc == HK_OK)
     rc = hk_service_new(&c->service, "hocket-service");
   if (rc != HK_OK && !how->parent) hk_comm_report_abort(c->settings, how);
   HK_TRY(rc, out);
-  if (retries) hk_service_tick(c->service, &c->ras.retry, HK_RAS_RETRY_MS, init_on_retry, c);
+  hk_ras_part_watch(c);
   o.service = c->service;
   hk_flight_watch(c);
   if (how->parent && how->grows)
@@ -138,8 +131,7 @@ void hk_comm_destroy(ncclComm_t c) {
   /* Before the bootstrap, which owns the communicator's name; after the networks, which report events to it. */
   hk_profiler_free(c);
   if (c->bootstrap) hk_bootstrap_leave(c->bootstrap);
-  if (c->service) hk_service_tick(c->service, &c->ras.retry, 0, NULL, NULL); /* children may share it, and go on */
-  if (c->ras.held) hk_ras_release();
+  hk_ras_part_end(c);
   if (c->service) hk_service_free(c->service);
   hk_plans_free(c);
   if (c->backend->detach) c->backend->detach(c);

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "../base/thread.h"
+#include "../failure/failure.h"
 #include "children.h"
 #include "group.h"
 

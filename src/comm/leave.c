@@ -5,6 +5,7 @@
 #include "../base/log.h"
 #include "../base/param.h"
 #include "../core/backend.h"
+#include "../failure/failure.h"
 
 enum { REPORT_S = 10 };
 

@@ -6,6 +6,7 @@
 #include "../boot/bootstrap.h"
 #include "../core/comm.h"
 #include "../decide/overrides.h"
+#include "../failure/failure.h"
 #include "../run/selection.h"
 #include "hosts.h"
 

@@ -11,6 +11,7 @@
 #include "../boot/bootstrap.h"
 #include "../boot/host.h"
 #include "../core/backend.h"
+#include "../core/comm.h"
 #include "../topo/join.h"
 #include "../topo/paths.h"
 #include "../topo/topo.h"

@@ -2,7 +2,9 @@
 /* Ring orders. A user may give them (NCCL_GRAPH_FILE). Otherwise the search finds them on GPUs, and ranks on
  * host memory keep their own order. NCCL_GRAPH_DUMP_FILE writes what the search finds. */
 #pragma once
-#include "../core/comm.h"
+#include <nccl.h>
+#include <stdbool.h>
+#include "../base/status.h"
 
 struct hk_host_rows;  /* hosts.h */
 struct hk_joined;     /* topo/join.h */

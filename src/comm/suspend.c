@@ -4,6 +4,7 @@
 #include "../core/api.h"
 #include "../core/backend.h"
 #include "../core/comm.h"
+#include "../failure/failure.h"
 #include "group.h"
 
 static hk_status suspend_change(ncclComm_t c, bool suspend) {

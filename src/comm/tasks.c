@@ -6,6 +6,7 @@
 #include <string.h>
 #include "../base/thread.h"
 #include "../boot/bootstrap.h"
+#include "../failure/failure.h"
 #include "children.h"
 
 struct hk_task {

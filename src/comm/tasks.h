@@ -2,7 +2,8 @@
 /* Work on whole communicators that all ranks do together and that a group may hold: ncclCommSuspend, ncclCommResume,
  * windows and device communicators. */
 #pragma once
-#include "../core/comm.h"
+#include <nccl.h>
+#include "../base/status.h"
 
 typedef struct hk_task hk_task;
 typedef hk_status hk_task_run(ncclComm_t c, void *arg);

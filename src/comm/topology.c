@@ -9,6 +9,7 @@
 #include "../base/hash.h"
 #include "../base/log.h"
 #include "../base/param.h"
+#include "../core/comm.h"
 #include "../topo/detect.h"
 #include "../topo/topo.h"
 #include "../topo/xml.h"

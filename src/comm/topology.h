@@ -2,7 +2,12 @@
 /* The machine's graph at init. Ranks on host memory decide without it, and detecting a machine takes longer than
  * their init: the graph is made only if it is asked for (NCCL_TOPO_FILE, NCCL_TOPO_DUMP_FILE). */
 #pragma once
-#include "../core/comm.h"
+#include <nccl.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include "../base/status.h"
+
+struct hk_facts; /* base/facts.h */
 
 /* What a rank publishes about its graph. */
 typedef struct hk_topology_fact {

@@ -3,17 +3,16 @@
 #pragma once
 #include <nccl.h>
 #include <pthread.h>
-#include "../base/service.h"
 #include "../base/wait.h"
-#include "../boot/activity.h"
 
 struct hk_settings; /* base/param.h */
 
 struct hk_backend;           /* backend.h */
 struct hk_bootstrap_options; /* boot/bootstrap.h */
 struct hk_call;              /* call.h */
+struct hk_event;             /* boot/activity.h */
 struct hk_facts;             /* base/facts.h */
-struct hk_peer;              /* transport/transport.h */
+struct hk_peer;              /* transport/peer.h */
 
 enum { HK_COMM_LIVE = 0x686f636b, HK_COMM_FREED = 0x64656164 };
 
@@ -74,7 +73,7 @@ typedef struct hk_health {
   uint32_t *stop_kernels; /* set to 1 at a failure, to end the communicator's kernels; NULL: it has no kernels */
   /* The event that the communicator ends with (precedence.h): the strongest one so far, until it is settled. `failure`
    * may change until then. */
-  hk_event cause;
+  struct hk_event *cause;
   uint64_t settle_ns;             /* when it is settled; 0: no event yet */
   _Atomic(bool) settled;          /* `failure` and `text` do not change any more */
   char text[HK_ERROR_TEXT - 256]; /* the error message of the failure, once settled */
@@ -118,12 +117,6 @@ typedef struct hk_user_redop {
   bool used, on_device; /* on_device: `scalar` is an address, which is read when a call runs */
 } hk_user_redop;
 
-/* The communicator's part in the RAS server of this host (ops/ras.h). */
-typedef struct hk_ras_part {
-  bool held;
-  hk_service_timer retry; /* while another process has the server */
-} hk_ras_part;
-
 /* How the communicator's reductions round. */
 typedef struct hk_numerics {
   uint8_t redop_flags; /* ORed into their operators: HK_REDOP_INVARIANT or 0 */
@@ -140,22 +133,23 @@ struct ncclComm {
   int rank, nranks, device;
   unsigned forks; /* hk_forks when it was made */
   hk_numerics numerics;
-  hk_ras_part ras;
   const struct hk_settings *settings; /* the parameters, as they were when it was made */
   hk_comm_options options;
   hk_health health;
   struct hk_service *service;
+  struct hk_ras_part *ras; /* comm/ras_part.c; NULL: none */
   struct hk_bootstrap *bootstrap;
-  struct hk_peer *peers; /* [nranks]; transport/transport.h */
+  struct hk_peer *peers; /* [nranks]; transport/peer.h */
   hk_wait_env wait;
   struct hk_wiring *wiring;       /* wiring.h */
+  struct hk_links *links;         /* links.h; a part of `wiring` */
   struct hk_selection *selection; /* selection.h */
   struct hk_plans *plans;         /* plans.h */
   hk_comm_order order;
   const struct hk_backend *backend; /* host memory or GPUs */
   void *backend_state;              /* the backend's own, between attach and detach; NULL if it needs none */
   struct hk_profiler *profiler;     /* NULL: none */
-  struct hk_flight *flight;         /* the flight recorder (flight.h); NULL: none */
+  struct hk_flight *flight;         /* failure/flight.h; NULL: none */
   hk_user_redop *redops;            /* [HK_REDOP_LIMIT], made at first use */
   hk_lsa lsa;
   bool one_sided; /* the ranks can write to each other's windows (rma.h); equal on all ranks */
@@ -184,38 +178,6 @@ hk_status hk_comm_check_parent(ncclComm_t c, const char *who);
  * nothing may be done with it. */
 bool hk_comm_inherited(ncclComm_t c);
 
-/* ---- failure.c ---- */
-/* True if `rc` means that this rank lacks a resource or has an internal error. A wrong argument is no such case: the
- * caller can correct it while the other ranks wait. */
-static inline bool hk_lacks(hk_status rc) { return rc == HK_ERR_SYSTEM || rc == HK_ERR_CUDA || rc == HK_ERR_INTERNAL; }
-/* Ends the communicator at once, for a reason of this rank alone. The first failure counts: waits end with `code`,
- * and `text` is kept for ncclGetLastError. True for the first one. */
-bool hk_comm_fail(ncclComm_t c, hk_status code, const char *text);
-/* Ends the communicator for an event that other ranks may report better: waits end at once, the event to report is
- * settled a little later. From any thread; never blocks. */
-void hk_failure_record(ncclComm_t c, const hk_event *e);
-/* The same for an event of this rank, which is also sent to the other ranks. `text` may be as long as an event's. */
-void hk_failure_raise(ncclComm_t c, hk_event_kind kind, int rank, hk_status code, const char *text);
-/* The settled failure; HK_OK if there is none, or if it is not settled. */
-hk_status hk_failure_settled(ncclComm_t c);
-/* True if this rank has failed or knows of a failure, or if another rank of this host does and its event has not
- * arrived yet. */
-static inline bool hk_comm_failing(ncclComm_t c) {
-  return atomic_load(&c->health.failure) || (c->wait.shared_failure && atomic_load(c->wait.shared_failure));
-}
-/* Call it after a wait ended with a failure: waits until the failure is settled, and fails with it. `where` (may be
- * NULL): the API call. */
-hk_status hk_failure_resolve(ncclComm_t c, const char *where);
-/* Handles the failure `rc` of an operation: unless the communicator has failed already, this rank sends the thread's
- * error to all ranks as its own failure (HK_ERR_REMOTE: as a suspicion about other ranks). Returns the code that the
- * caller returns; HK_OK for HK_OK. */
-hk_status hk_comm_failed(ncclComm_t c, hk_status rc);
-
-/* ---- flight.c ----
- * Writes the communicator's last operations to a file. `path` NULL: HOCKET_FLIGHT_DIR, else the current folder, under a
- * name of this communicator and rank. HK_ERR_SYSTEM: it cannot be written. From any thread. */
-hk_status hk_flight_dump(ncclComm_t c, const char *path);
-
 /* config.c */
 hk_status hk_config_read(const ncclConfig_t *given, ncclConfig_t *full);
 hk_status hk_options_read(const struct hk_settings *settings, const ncclConfig_t *given, hk_comm_options *out);
@@ -225,7 +187,8 @@ struct hk_transport_env *hk_wire_env(ncclComm_t c);
 struct hk_transport_state *hk_wire_state(ncclComm_t c, int peer); /* the transport that reaches `peer` */
 hk_status hk_wire_new(ncclComm_t c);                              /* c->wiring */
 size_t hk_wire_fact_bytes(void);                                  /* of all transports' facts of a rank */
-hk_status hk_wire_attach(ncclComm_t c, void *facts);
+/* `announce`: tells all ranks of a failure of this one that none of its calls has met. */
+hk_status hk_wire_attach(ncclComm_t c, void *facts, void (*announce)(void *comm, hk_status rc, const char *text));
 hk_status hk_wire_join(ncclComm_t c, const struct hk_facts *facts);
 /* From here on waits see failures of other ranks of this host through shared memory, without a message. Must follow the
  * last wait of the init: a rank that has finished its init may revoke the communicator at once, and that must not fail
@@ -237,6 +200,7 @@ bool hk_wire_near(ncclComm_t c, int peer);                  /* on this rank's ho
 int hk_wire_host_ranks(const struct ncclComm *c, int rank); /* how many ranks are on the host of `rank` */
 bool hk_wire_proxied(ncclComm_t c, int peer);               /* true if a transport moves the slots between the ends */
 bool hk_wire_multicasts(ncclComm_t c);                      /* a rank can write to all others at once */
+double hk_wire_reads(ncclComm_t c); /* hk_transport.reads of the transport that reaches all ranks */
 /* One pause of a wait. It sleeps if only the network can end the wait and has been silent for a while. */
 hk_status hk_wire_pause(ncclComm_t c, hk_waiter *w);
 /* `there`: the user has registered this host memory; false: the registration ends. Informs the transports. */

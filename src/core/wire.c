@@ -8,6 +8,8 @@
 #include "../base/thread.h"
 #include "../boot/bootstrap.h"
 #include "../run/profiler.h"
+#include "../transport/peer.h"
+#include "comm.h"
 #include "wiring.h"
 
 /* A wake-up takes some 50 us. After a long wait that does not matter. It is also cheap if other threads want the core,
@@ -33,15 +35,11 @@ static void wire_serve(void *arg, uint64_t tag, void (*fn)(void *fn_arg, int pee
   hk_bootstrap_serve(((ncclComm_t)arg)->bootstrap, tag, fn, fn_arg);
 }
 
-static void wire_announce(void *arg, hk_status rc, const char *text) {
-  ncclComm_t c = arg;
-  hk_failure_raise(c, HK_EVENT_ERROR, c->rank, rc, text);
-}
-
 hk_status hk_wire_new(ncclComm_t c) {
   c->wiring = calloc(1, sizeof *c->wiring);
   if (!c->wiring) return HK_FAIL_ERRNO("no memory for a communicator's links");
   c->wiring->multicast = c->wiring->sleeper = -1;
+  c->links = &c->wiring->links;
   return HK_OK;
 }
 
@@ -54,7 +52,7 @@ static size_t wire_fact_at(int transport) {
 
 size_t hk_wire_fact_bytes(void) { return wire_fact_at(HK_TRANSPORT_COUNT); }
 
-hk_status hk_wire_attach(ncclComm_t c, void *facts) {
+hk_status hk_wire_attach(ncclComm_t c, void *facts, void (*announce)(void *comm, hk_status rc, const char *text)) {
   hk_wiring *w = c->wiring;
   w->env = (hk_transport_env){.rank = c->rank,
                               .nranks = c->nranks,
@@ -68,7 +66,7 @@ hk_status hk_wire_attach(ncclComm_t c, void *facts) {
                               .redial = wire_redial,
                               .take = wire_take,
                               .serve = wire_serve,
-                              .announce = wire_announce,
+                              .announce = announce,
                               .arg = c,
                               .gpu = w->env.gpu, /* from the backend */
                               .settings = c->settings,
@@ -80,8 +78,8 @@ hk_status hk_wire_attach(ncclComm_t c, void *facts) {
                               .profiler = c->profiler,
                               .states = w->states};
   w->via = calloc((size_t)c->nranks, sizeof *w->via);
-  w->links = calloc((size_t)c->nranks, sizeof *w->links);
-  if (!w->via || !w->links) {
+  w->links.to = calloc((size_t)c->nranks, sizeof *w->links.to);
+  if (!w->via || !w->links.to) {
     return HK_FAIL_ERRNO("no memory for the link table of %d ranks", c->nranks);
   }
   for (int t = 0; t < HK_TRANSPORT_COUNT; t++)
@@ -219,9 +217,9 @@ hk_status hk_wire_link(ncclComm_t c, hk_link_key key, hk_wired_link **out) {
   hk_wired_link *l = NULL;
   bool multicast = key.kind == HK_LINK_MCAST_SEND || key.kind == HK_LINK_MCAST_RECV;
   bool sums = hk_link_in_group((hk_link_kind)key.kind);
-  if (!w->links[key.peer] && !(w->links[key.peer] = calloc(1, sizeof *w->links[key.peer])))
+  if (!w->links.to[key.peer] && !(w->links.to[key.peer] = calloc(1, sizeof(hk_peer_links))))
     return HK_FAIL_ERRNO("no memory for links to rank %d", key.peer);
-  hk_wired_link **at = &w->links[key.peer]->at[key.channel][key.kind];
+  hk_wired_link **at = &w->links.to[key.peer]->at[key.channel][key.kind];
   if (!*at) {
     hk_cancel_hold(); /* a connection may be made */
     int t = multicast ? w->multicast : w->via[key.peer];
@@ -234,7 +232,7 @@ hk_status hk_wire_link(ncclComm_t c, hk_link_key key, hk_wired_link **out) {
     l->link.kind = key.kind;
     l->link.owner = s;
     HK_TRY(s->transport->open(s, &key, &l->link), undo);
-    if (l->link.proxied) w->any_pump = true;
+    if (l->link.proxied) w->links.any_pump = true;
     if (l->link.proxied && !sums) w->pumps[t] = true;
     *at = l;
   }
@@ -270,8 +268,8 @@ bool hk_wire_proxied(ncclComm_t c, int peer) { return hk_transports[c->wiring->v
 
 hk_wired_link *hk_wire_next(ncclComm_t c, hk_link_walk *walk) {
   enum { EACH = HK_CHANNEL_COUNT * HK_LINK_KINDS };
-  for (; c->wiring->links && walk->peer < c->nranks; walk->peer++, walk->i = 0) {
-    const hk_peer_links *p = c->wiring->links[walk->peer];
+  for (; c->links->to && walk->peer < c->nranks; walk->peer++, walk->i = 0) {
+    const hk_peer_links *p = c->links->to[walk->peer];
     while (p && walk->i < EACH) {
       int i = walk->i++;
       walk->channel = i / HK_LINK_KINDS;
@@ -327,7 +325,7 @@ void hk_wire_free(ncclComm_t c) {
     if (l->link.owner->transport->close) l->link.owner->transport->close(&l->link);
     free(l);
   }
-  for (int r = 0; w->links && r < c->nranks; r++) free(w->links[r]);
+  for (int r = 0; w->links.to && r < c->nranks; r++) free(w->links.to[r]);
   pthread_mutex_lock(&c->health.lock); /* the service thread may be in hk_comm_fail */
   c->wait.shared_failure = NULL;       /* the word is in the transport's memory, as is the status page */
   c->order.page = c->order.own_page;
@@ -335,6 +333,6 @@ void hk_wire_free(ncclComm_t c) {
   if (w->collnet) w->collnet->transport->detach(w->collnet);
   for (int t = HK_TRANSPORT_COUNT - 1; t >= 0; t--)
     if (w->states[t]) w->states[t]->transport->detach(w->states[t]);
-  free(w->links);
+  free(w->links.to);
   free(w->via);
 }

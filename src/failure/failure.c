@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The failure of a communicator: what ends it, and the text that all ranks give (comm.h, precedence.h). */
+/* The failure of a communicator: what ends it, and the text that all ranks give (failure.h, precedence.h). */
+#include "failure.h"
 #include <stdio.h>
 #include "../boot/bootstrap.h"
 #include "../core/call.h"
-#include "../core/comm.h"
 #include "flight.h"
 #include "precedence.h"
 
@@ -40,9 +40,9 @@ void hk_failure_record(ncclComm_t c, const hk_event *e) {
                 (own ? 0 : hk_failure_grace_ns(e)); /* no event is stronger than this rank's own failure */
   pthread_mutex_lock(&h->lock);
   if (!atomic_load(&h->settled)) {
-    if (!h->settle_ns || own || hk_failure_precedes(e, &h->cause)) h->cause = *e;
+    if (!h->settle_ns || own || hk_failure_precedes(e, h->cause)) *h->cause = *e;
     if (!h->settle_ns || at < h->settle_ns) h->settle_ns = at;
-    failure_stop_waits(c, hk_failure_code(&h->cause, c->rank));
+    failure_stop_waits(c, hk_failure_code(h->cause, c->rank));
   }
   pthread_mutex_unlock(&h->lock);
   hk_flight_await(c);
@@ -60,7 +60,7 @@ hk_status hk_failure_settled(ncclComm_t c) {
   if (atomic_load(&h->failure) == 0) return HK_OK;
   pthread_mutex_lock(&h->lock);
   if (!atomic_load(&h->settled) && h->settle_ns && hk_now_ns() >= h->settle_ns) {
-    hk_failure_text(&h->cause, c->rank, h->text, sizeof h->text);
+    hk_failure_text(h->cause, c->rank, h->text, sizeof h->text);
     atomic_store(&h->settled, true);
   }
   bool settled = atomic_load(&h->settled);
@@ -90,7 +90,7 @@ hk_status hk_comm_failed(ncclComm_t c, hk_status rc) {
   if (rc == HK_OK) return rc;
   /* else `rc` may be another rank's failure, and the thread's error may be a different one */
   if (!hk_comm_failing(c)) {
-    char text[sizeof c->health.cause.text];
+    char text[HK_EVENT_TEXT];
     snprintf(text, sizeof text, "%s", hk_last_error());
     hk_failure_raise(c, rc == HK_ERR_REMOTE ? HK_EVENT_SUSPECT : HK_EVENT_ERROR, c->rank, rc, text);
     if (rc != HK_ERR_REMOTE) { /* the thread's error already has the right text */

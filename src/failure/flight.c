@@ -15,6 +15,8 @@
 #include "../base/log.h"
 #include "../base/param.h"
 #include "../boot/bootstrap.h"
+#include "failure.h"
+#include "flight_ring.h"
 
 enum { FLIGHT_TICK_MS = 50, FLIGHT_PATH = 4096, FLIGHT_RECORDS = 256 };
 
@@ -185,7 +187,7 @@ static void flight_write_failure(hk_json *w, ncclComm_t c) {
   const hk_status code = hk_failure_settled(c);
   if (code == HK_OK) return;
   pthread_mutex_lock(&c->health.lock);
-  if (c->health.settle_ns) rank = c->health.cause.rank;
+  if (c->health.settle_ns) rank = c->health.cause->rank;
   snprintf(text, sizeof text, "%s", c->health.text);
   pthread_mutex_unlock(&c->health.lock);
   hk_json_begin(w, "failure", '{');

@@ -7,6 +7,7 @@
 #include "../core/call.h"
 #include "../kernels/exec.h"
 #include "../transport/status_page.h"
+#include "failure.h"
 #include "watch.h"
 
 enum {
@@ -69,7 +70,7 @@ static bool mismatch_too_late(ncclComm_t c) { return atomic_load(&c->health.fail
 /* Raises a verdict about the rank, unless another one was raised before. */
 __attribute__((format(printf, 4, 5))) static void mismatch_raise(ncclComm_t c, int rank, hk_status code,
                                                                  const char *format, ...) {
-  char text[sizeof c->health.cause.text];
+  char text[HK_EVENT_TEXT];
   va_list args;
   va_start(args, format);
   vsnprintf(text, sizeof text, format, args);
@@ -145,7 +146,7 @@ static int mismatch_gather(ncclComm_t c, uint64_t operation, const hk_call *call
  * `operation`. */
 static bool mismatch_find_outlier(ncclComm_t c, uint64_t operation, const hk_call *call, int peer) {
   hk_call_report *v = malloc((REPORTS + 1) * sizeof *v);
-  char text[sizeof c->health.cause.text];
+  char text[HK_EVENT_TEXT];
   int n = v ? mismatch_gather(c, operation, call, peer, v) : 0, right,
       outlier = n ? hk_mismatch_outlier(v, n, &right) : -1;
   if (outlier >= 0) {

@@ -5,7 +5,14 @@
  * (precedence.h).
  */
 #pragma once
-#include "../core/comm.h"
+#include <nccl.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include "../base/status.h"
+
+struct hk_call;
+struct hk_exec; /* kernels/exec.h */
 
 /* The call that a rank made as the operation under examination. */
 typedef struct hk_call_report {

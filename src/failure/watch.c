@@ -9,9 +9,12 @@
 #include "../boot/inquiry.h"
 #include "../boot/process.h"
 #include "../kernels/exec.h"
+#include "../transport/peer.h"
 #include "../transport/status_page.h"
 #include "../transport/transport.h"
+#include "failure.h"
 #include "flight.h"
+#include "flight_ring.h"
 #include "mismatch.h"
 #include "publish.h"
 
@@ -200,6 +203,10 @@ bool hk_watch_call_of(ncclComm_t c, int rank, uint64_t operation, uint64_t patie
   return true;
 }
 
+hk_call hk_watch_call(const hk_activity *a) {
+  return (hk_call){.count = (size_t)a->count, .coll = a->coll, .dtype = a->dtype, .redop = a->redop, .root = a->root};
+}
+
 uint32_t hk_watch_signature(const hk_activity *a, uint64_t operation) {
   if (operation > a->sequence || a->sequence - operation > HK_ACTIVITY_PAST) return 0;
   return operation == a->sequence ? a->signature : a->past[a->sequence - operation - 1];
@@ -271,7 +278,7 @@ static bool watch_differs(ncclComm_t c, const hk_inquiry *q, const hk_found *f) 
 }
 
 static hk_status watch_report_wait(ncclComm_t c, const hk_call *call, const hk_inquiry *q, uint64_t waited_ns) {
-  char what[160], operation[200], text[sizeof c->health.cause.text];
+  char what[160], operation[200], text[HK_EVENT_TEXT];
   hk_watch_describe(call, what, sizeof what);
   snprintf(operation, sizeof operation, "%s, operation %llu,", what, (unsigned long long)c->order.sequence);
   hk_long_wait w = {c->rank, c->nranks, waited_ns, hk_bootstrap_comm_id(c->bootstrap), c->options.name, operation};
@@ -321,7 +328,7 @@ hk_status hk_watch_launch(ncclComm_t c, const hk_long_launch *l) {
 }
 
 static void watch_blame_left(ncclComm_t c, const hk_call *call, int left) {
-  char what[160], text[sizeof c->health.cause.text];
+  char what[160], text[HK_EVENT_TEXT];
   hk_watch_describe(call, what, sizeof what);
   snprintf(text, sizeof text,
            "rank %d has left the communicator (ncclCommDestroy) while rank %d of %d waits for it in %s, operation "

@@ -1,22 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The watchdog: what this rank shows to other ranks, what they answer, and reports of waits that are too long. */
 #pragma once
+#include <nccl.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include "../base/status.h"
 #include "../boot/activity.h"
-#include "../core/call.h"
-#include "../core/comm.h"
+
+struct hk_call;
 
 /* ---- what this rank does ---- */
 hk_status hk_watch_new(ncclComm_t c); /* c->order.page, c->order.meter */
 /* Publishes the next operation, which this rank has put on a stream. `traceable`: the operation has the same number on
  * all ranks. False after the capture of a graph, because replays are not counted.  Returns as hk_watch_count. */
-struct hk_meter_cell *hk_watch_enqueued(ncclComm_t c, const hk_call *call, bool traceable);
+struct hk_meter_cell *hk_watch_enqueued(ncclComm_t c, const struct hk_call *call, bool traceable);
 /* The call was over after this rank had waited for others, for HK_WAIT_LONG_NS or longer. Counts it, if all ranks end
  * such calls nearly together: then those that waited less than others came late. */
-void hk_watch_waited(ncclComm_t c, const hk_call *call, uint64_t ns);
+void hk_watch_waited(ncclComm_t c, const struct hk_call *call, uint64_t ns);
 /* Publishes the send or receive in which this rank waits; NULL: none. */
-void hk_watch_transfer(ncclComm_t c, const hk_call *call);
+void hk_watch_transfer(ncclComm_t c, const struct hk_call *call);
 void hk_watch_report(void *comm, hk_activity *out); /* hk_bootstrap_options.report */
-void hk_watch_describe(const hk_call *call, char *text, size_t bytes);
+void hk_watch_describe(const struct hk_call *call, char *text, size_t bytes);
 /* Called before the communicator's parts are freed: shows other ranks that this one ends. After it returns no inquiry
  * is under way. */
 void hk_watch_end(ncclComm_t c);
@@ -30,11 +35,9 @@ bool hk_watch_call_of(ncclComm_t c, int rank, uint64_t operation, uint64_t patie
 /* The signature of the rank's call number `operation`; 0: the rank has not begun it, or it is too old to be known. */
 uint32_t hk_watch_signature(const hk_activity *a, uint64_t operation);
 /* The rank's newest call. */
-static inline hk_call hk_watch_call(const hk_activity *a) {
-  return (hk_call){.count = (size_t)a->count, .coll = a->coll, .dtype = a->dtype, .redop = a->redop, .root = a->root};
-}
+struct hk_call hk_watch_call(const hk_activity *a);
 /* True if the rank has left the communicator: this rank has then raised that as its verdict. */
-bool hk_watch_left(ncclComm_t c, const hk_call *call, int rank);
+bool hk_watch_left(ncclComm_t c, const struct hk_call *call, int rank);
 
 /* ---- waits that are too long ---- */
 /* The hk_wait_env.check of this communicator's waits. */

@@ -13,6 +13,7 @@
 #include "code.h"
 #include "endpoints.h"
 #include "gpu.h"
+#include "links.h"
 #include "memory.h"
 #include "multicast.h"
 #include "peers.h"

@@ -4,7 +4,11 @@
  * can reach this rank's memory.  Kernels read tables with the offset that each rank adds to an address.
  */
 #pragma once
-#include "../core/comm.h"
+#include <nccl.h>
+#include <pthread.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
 #include "../device/device.h"
 
 struct hk_call;

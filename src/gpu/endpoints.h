@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #pragma once
+#include <nccl.h>
 #include "../kernels/cuda/work.h"
 #include "../transport/cuda/share.h"
-#include "gpu.h"
-#include "links.h"
 
-struct hk_gpu_proxy_work; /* proxy.h */
+struct hk_gpu_links; /* links.h */
 
 /* One end of a link. */
 typedef struct hk_gpu_endpoint {
@@ -25,16 +24,6 @@ hk_status hk_gpu_endpoint_get(ncclComm_t c, int peer, bool sends, unsigned chann
 /* Gives the end memory for messages of `bytes` if it has memory for smaller ones only. Called before the launch. */
 hk_status hk_gpu_endpoint_grow(ncclComm_t c, hk_gpu_endpoint *end, uint64_t bytes);
 
-/* Gives the communicator's proxy other work (proxy.h). */
-hk_status hk_gpu_proxy_give(ncclComm_t c, const struct hk_gpu_proxy_work *work);
-/* After a failure: true if the proxy's thread is no longer inside a transport. */
-bool hk_gpu_proxy_left(ncclComm_t c);
-/* Sends the remaining slots, then ends the proxy (proxy.h). No kernel runs any more, or the communicator is lost. */
-void hk_gpu_proxy_stop(ncclComm_t c);
-void hk_gpu_endpoints_free(ncclComm_t c);
-/* After hk_gpu_reach: allocates memory for links over the network that must not be allocated later. */
-hk_status hk_gpu_proxied_begin(ncclComm_t c);
-
 /* Bytes at the beginning of a link's memory: of counters and words; of all that must begin as zeros. */
 size_t hk_gpu_link_counters(void);
-size_t hk_gpu_link_zeros(const hk_gpu_links *l, int peer);
+size_t hk_gpu_link_zeros(const struct hk_gpu_links *l, int peer);

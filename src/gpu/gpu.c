@@ -11,6 +11,7 @@
 #include "../topo/topo.h"
 #include "../transport/cuda/multicast.h"
 #include "../transport/device_links.h"
+#include "../transport/peer.h"
 #include "../transport/transport.h"
 #include "buffer.h"
 #include "code.h"

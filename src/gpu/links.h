@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The links of a rank on a GPU: reach.c chooses their kinds, endpoints.c makes their ends. */
 #pragma once
+#include <nccl.h>
+#include <stdbool.h>
+#include <stddef.h>
 #include "../device/device.h"
 
 struct hk_device_env; /* transport/device_links.h */
@@ -8,6 +11,7 @@ struct hk_device_links;
 struct hk_device_peer;
 struct hk_gpu_endpoint;
 struct hk_gpu_proxy;
+struct hk_gpu_proxy_work; /* proxy.h */
 
 /* Channels of a GPU's links: first those of collectives, then those among which one send or receive is divided. */
 enum { HK_GPU_CHANNELS = 64, HK_GPU_P2P_CHANNELS = 8 };
@@ -38,3 +42,14 @@ bool hk_gpu_can_read(const hk_gpu_links *l, int peer);
 bool hk_gpu_is_local(const hk_gpu_links *l, int peer);
 bool hk_gpu_is_proxied(const hk_gpu_links *l, int peer);
 bool hk_gpu_processes(const hk_gpu_links *l); /* the ranks are in several processes */
+
+/* ---- endpoints.c, proxied.c: a communicator's proxy and ends ---- */
+/* Gives the communicator's proxy other work (proxy.h). */
+hk_status hk_gpu_proxy_give(ncclComm_t c, const struct hk_gpu_proxy_work *work);
+/* After a failure: true if the proxy's thread is no longer inside a transport. */
+bool hk_gpu_proxy_left(ncclComm_t c);
+/* Sends the remaining slots, then ends the proxy (proxy.h). No kernel runs any more, or the communicator is lost. */
+void hk_gpu_proxy_stop(ncclComm_t c);
+void hk_gpu_endpoints_free(ncclComm_t c);
+/* After hk_gpu_reach: allocates memory for links over the network that must not be allocated later. */
+hk_status hk_gpu_proxied_begin(ncclComm_t c);

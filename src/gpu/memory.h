@@ -1,8 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Memory of a communicator on a GPU, and its users' memory. */
 #pragma once
+#include <nccl.h>
 #include <pthread.h>
-#include "../core/comm.h"
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
 #include "../device/device.h"
 
 struct hk_gpu_granule;

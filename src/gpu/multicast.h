@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Links in multicast memory of an NVSwitch. */
 #pragma once
-#include "../core/comm.h"
+#include <nccl.h>
+#include <stdbool.h>
+#include "../base/status.h"
 
 struct hk_call;
 struct hk_facts;     /* base/facts.h */

@@ -3,7 +3,9 @@
 #include "peers.h"
 #include <stdlib.h>
 #include "../boot/bootstrap.h"
+#include "../core/comm.h"
 #include "../transport/device_links.h"
+#include "../transport/peer.h"
 #include "../transport/transport.h"
 #include "links.h"
 

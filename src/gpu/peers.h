@@ -1,9 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What the ranks know of each other's GPUs and of the machine, and how they reach each other. */
 #pragma once
+#include <nccl.h>
+#include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 #include "../base/facts.h"
-#include "../core/comm.h"
+#include "../base/status.h"
 
 struct hk_gpu_process_group;
 struct hk_outlines; /* decide/outlines.h */

@@ -1,7 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Plans in device memory (kernels/plan.h), and the arguments of a kernel for a call. */
 #pragma once
-#include "../core/comm.h"
+#include <nccl.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include "../base/status.h"
 
 struct hk_call;
 struct hk_gpu_link;  /* kernels/cuda/work.h */

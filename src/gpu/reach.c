@@ -7,6 +7,7 @@
 #include "../base/log.h"
 #include "../transport/cuda/share.h"
 #include "../transport/device_links.h"
+#include "../transport/peer.h"
 #include "../transport/transport.h"
 #include "gpu.h"
 #include "links.h"

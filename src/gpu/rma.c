@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "../core/call.h"
+#include "../rma/windows.h"
 #include "../transport/cuda/share.h"
 #include "links.h"
 #include "peers.h"

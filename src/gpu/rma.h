@@ -1,12 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* One-sided operations on GPUs: rma/rma.h has those on host memory. */
 #pragma once
-#include "gpu.h"
+#include <nccl.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include "../base/status.h"
+
+struct hk_call;
+struct hk_queue_state; /* device/device.h */
 
 /* By all ranks, with the first window or at the end of init: makes the words of the signals. Later calls do nothing. */
 hk_status hk_gpu_rma_begin(ncclComm_t c);
 /* Enqueues a put, a signal or a wait on the call's stream, whose state is `s`. */
-hk_status hk_gpu_rma_enqueue(const struct hk_call *call, const hk_queue_state *s);
+hk_status hk_gpu_rma_enqueue(const struct hk_call *call, const struct hk_queue_state *s);
 /* Releases the streams of a failed communicator that wait for signals.  Repeat it until they have ended.  True if it
  * may have released a captured wait. */
 bool hk_gpu_rma_free(ncclComm_t c);

@@ -13,9 +13,11 @@
  * The words are the input from the GPU, so a captured put is replayed without a call of the host.
  */
 #pragma once
-#include "../rma/rma.h"
-#include "../rma/windows.h"
-#include "gpu.h"
+#include <nccl.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include "../device/device.h"
 
 /* Data for a rank's window; after the data, a word of that rank's signals is written. */
 typedef struct hk_gpu_rma_proxy_op {
@@ -26,7 +28,7 @@ typedef struct hk_gpu_rma_proxy_op {
   uint64_t window, offset;
 } hk_gpu_rma_proxy_op;
 
-static inline bool hk_gpu_is_far(const struct ncclComm *c, int peer) { return hk_lsa_rank(c, peer) < 0; }
+bool hk_gpu_is_far(const struct ncclComm *c, int peer); /* outside of the LSA team of this rank */
 
 /* By all ranks: makes the inbox. */
 hk_status hk_gpu_rma_proxy_begin(ncclComm_t c);

@@ -8,6 +8,7 @@
 #include "../core/call.h"
 #include "../core/overlap.h"
 #include "../decide/protocol.h"
+#include "../failure/failure.h"
 #include "../failure/watch.h"
 #include "../kernels/cuda/work.h"
 #include "../kernels/plan.h"

@@ -6,6 +6,7 @@
 #include <string.h>
 #include "../base/hash.h"
 #include "../base/log.h"
+#include "../decide/machine.h"
 #include "../decide/outlines.h"
 #include "../decide/overrides.h"
 #include "../run/selection.h"

@@ -10,6 +10,7 @@
 #include "../device/host.h"
 #include "../rma/windows.h"
 #include "../transport/device_links.h"
+#include "../transport/peer.h"
 #include "../transport/transport.h"
 #include "links.h"
 #include "peers.h"

@@ -11,7 +11,10 @@
  * they deregister it too.  New windows lie where all ranks have free addresses.
  */
 #pragma once
-#include "../core/comm.h"
+#include <nccl.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include "../base/status.h"
 
 struct hk_facts; /* base/facts.h */
 

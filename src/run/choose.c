@@ -9,6 +9,7 @@
 #include "../collectives/algorithm.h"
 #include "../core/backend.h"
 #include "../core/comm.h"
+#include "../decide/machine.h"
 #include "../decide/select.h"
 #include "../program/builder.h"
 #include "../program/cursor.h"
@@ -77,7 +78,7 @@ static hk_status choose_plan_make(ncclComm_t c, const hk_decision *d, const hk_c
   HK_TRY(hk_algorithm_build(a, &what, &program), undo);
   plan->program = program;
   plan->channels = choose_channels_of(c, d, op, program);
-  const bool places = program->traits.places && hk_payload_may_place(&c->selection->machine);
+  const bool places = program->traits.places && hk_payload_may_place(c->selection->machine);
   plan->max_operands = program->traits.max_operands + (places ? HK_PLACES_READERS : 0);
   plan->orders = 1;
   plan->sums = program->traits.in_groups;
@@ -228,6 +229,16 @@ hk_status hk_choose_scratch(ncclComm_t c, size_t bytes, void **out) {
   }
   *out = c->plans->scratch;
   return HK_OK;
+}
+
+hk_status hk_plans_new(ncclComm_t c) {
+  c->plans = calloc(1, sizeof *c->plans);
+  return c->plans ? HK_OK : HK_FAIL_ERRNO("no memory for a communicator's plans");
+}
+
+void hk_choices_forget(ncclComm_t c) {
+  for (int coll = 0; coll < HK_COLL_COUNT; coll++) c->plans->last[coll].valid = false;
+  memset(c->plans->kept, 0, sizeof c->plans->kept);
 }
 
 void hk_plans_free(ncclComm_t c) {

@@ -8,7 +8,9 @@
 #include "../base/log.h"
 #include "../base/param.h"
 #include "../boot/bootstrap.h"
+#include "../core/comm.h"
 #include "../core/wiring.h"
+#include "../decide/machine.h"
 #include "../program/layout.h"
 #include "collnet.h"
 #include "selection.h"
@@ -81,7 +83,7 @@ static hk_status collnet_begin(ncclComm_t c, char *why, size_t bytes) {
   c->selection->sums = sums;
   c->selection->network_calls = c->selection->layout->nhosts <= HK_COLLNET_ROUND_RANKS ? facts[0].calls : 0;
   for (int r = 1; r < c->nranks; r++) c->selection->network_calls &= facts[r].calls;
-  c->selection->machine.team.in_network = true;
+  c->selection->machine->team.in_network = true;
   s = NULL;
 out:
   if (s) s->transport->detach(s);

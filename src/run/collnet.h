@@ -1,7 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Reductions in the network (CollNet plugins). */
 #pragma once
-#include "../core/comm.h"
+#include <nccl.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include "../base/status.h"
 
 struct hk_program;
 

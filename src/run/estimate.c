@@ -3,12 +3,13 @@
 #include "estimate.h"
 #include "../core/call.h"
 #include "../core/comm.h"
+#include "../decide/machine.h"
 #include "selection.h"
 
 /* The price of one message between two ranks. */
 static double estimate_message_us(const hk_call *call) {
   ncclComm_t c = call->comm;
-  const hk_machine *m = &c->selection->machine;
+  const hk_machine *m = c->selection->machine;
   if (call->root == c->rank) return (double)(call->count * hk_dtype_size((hk_dtype)call->dtype)) * m->copy_us_per_b;
   const hk_level *level = hk_wire_near(c, call->root) ? &m->inside : &m->between;
   double bytes = (double)(call->count * hk_dtype_size((hk_dtype)call->dtype));

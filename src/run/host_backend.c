@@ -7,11 +7,13 @@
 #include "../boot/host.h" /* HK_CPU_WORDS */
 #include "../core/backend.h"
 #include "../core/call.h"
+#include "../core/comm.h"
 #include "../core/links.h"
 #include "../decide/constants.h"
 #include "../decide/machine.h"
 #include "../device/device.h" /* hk_cuda_owns */
 #include "../device/host.h"
+#include "../failure/failure.h"
 #include "../kernels/steps.h"
 #include "../topo/detect.h"
 #include "../topo/topo.h"

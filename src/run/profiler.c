@@ -6,7 +6,9 @@
 #include <string.h>
 #include "../base/log.h"
 #include "../base/param.h"
+#include "../base/wait.h"
 #include "../core/call.h"
+#include "../core/comm.h"
 #include "../transport/link.h" /* HK_CHANNELS */
 #include "profiler_abi.h"
 

@@ -1,7 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Events for NCCL profiler plugins. Without a plugin c->profiler is NULL, and calls check only that. */
 #pragma once
-#include "../core/comm.h"
+#include <nccl.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include "../base/status.h"
+
+struct hk_call;
 
 typedef struct hk_profiler hk_profiler;
 

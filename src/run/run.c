@@ -7,9 +7,11 @@
 #include <string.h>
 #include "../base/thread.h"
 #include "../core/call.h"
+#include "../core/links.h"
 #include "../core/overlap.h"
-#include "../core/wiring.h"
+#include "../failure/failure.h"
 #include "../failure/flight.h"
+#include "../failure/flight_ring.h"
 #include "../failure/mismatch.h"
 #include "../failure/publish.h"
 #include "../failure/watch.h"
@@ -24,7 +26,7 @@ enum { FRAME_BYTES = 3072 }; /* the lanes and pointers of common plans, and smal
 
 /* In `call` this rank lost the connection to `peer` (-1: unknown). */
 static void run_lost(ncclComm_t c, const hk_call *call, int peer) {
-  char text[sizeof c->health.cause.text];
+  char text[HK_EVENT_TEXT];
   if (peer < 0) peer = hk_wire_broken(c);
   if (peer >= 0 && hk_watch_left(c, call, peer)) return;
   /* The cause may be that a third rank died. A report of that then arrives soon. */
@@ -34,7 +36,7 @@ static void run_lost(ncclComm_t c, const hk_call *call, int peer) {
 
 /* This rank cannot continue, for the reason in its last error. */
 static hk_status run_failed_here(ncclComm_t c, const hk_call *call, hk_status rc) {
-  char what[160], text[sizeof c->health.cause.text];
+  char what[160], text[HK_EVENT_TEXT];
   hk_watch_describe(call, what, sizeof what);
   snprintf(text, sizeof text, "rank %d, in %s: %s", c->rank, what, hk_last_error());
   hk_failure_raise(c, HK_EVENT_ERROR, c->rank, rc, text);
@@ -146,7 +148,7 @@ static hk_status run_exec(ncclComm_t c, const hk_call *call, hk_exec *x, uint64_
     if (__builtin_expect(rc != HK_OK, 0)) return rc;
     if (__builtin_expect(c->profiler != NULL, 0) && hk_exec_computed(x)) hk_profile_computed(c->profiler);
     if (hk_exec_done(x)) break;
-    if (c->wiring->any_pump) HK_OR_RETURN(hk_wire_progress(c, &moved));
+    if (c->links->any_pump) HK_OR_RETURN(hk_wire_progress(c, &moved));
     if (moved) {
       waited += hk_wait_long_ns(&w);
       hk_wait_progress(&w);
@@ -224,7 +226,7 @@ static hk_status run_wait_signals(ncclComm_t c, const hk_call *call) {
   hk_wait_begin(&w, &c->wait);
   while (!hk_rma_arrived(call)) {
     bool moved = false;
-    if (c->wiring->any_pump) HK_OR_RETURN(hk_wire_progress(c, &moved));
+    if (c->links->any_pump) HK_OR_RETURN(hk_wire_progress(c, &moved));
     if (moved)
       hk_wait_progress(&w);
     else
@@ -389,7 +391,7 @@ static void run_step_member(member *m, const hk_waiter *w, bool *moved) {
   if (m->nputs || m->nwaits) HK_TRY(run_step_one_sided(m, moved), out);
   HK_TRY(run_step_collectives(m, w, moved), out);
   HK_TRY(run_step_transfers(c, m->transfers, &m->ntransfers, moved, &m->peer), out);
-  if (c->wiring->any_pump && !run_member_done(m)) rc = hk_wire_progress(c, moved);
+  if (c->links->any_pump && !run_member_done(m)) rc = hk_wire_progress(c, moved);
 out:
   if (rc != HK_OK) run_member_ended(m, rc);
 }
@@ -556,7 +558,7 @@ static hk_status run_transfers(const hk_call *calls, size_t n) {
     bool moved = false;
     HK_TRY(run_step_transfers(c, open, &left, &moved, &peer), failed);
     if (!left) break;
-    if (c->wiring->any_pump) HK_TRY(hk_wire_progress(c, &moved), failed);
+    if (c->links->any_pump) HK_TRY(hk_wire_progress(c, &moved), failed);
     if (moved)
       hk_wait_progress(&w);
     else

@@ -1,7 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Runs checked calls on host memory to their end, on the calling thread. */
 #pragma once
-#include "../core/comm.h"
+#include <nccl.h>
+#include <stddef.h>
+#include "../base/status.h"
+
+struct hk_call;
 
 /* Runs one call: the fast path. */
 hk_status hk_run_one(const struct hk_call *call);

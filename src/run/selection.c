@@ -7,26 +7,30 @@
 #include "../base/param.h"
 #include "../comm/rings.h"
 #include "../core/backend.h"
+#include "../core/call.h"
 #include "../core/comm.h"
+#include "../decide/machine.h"
 #include "../decide/outlines.h"
 #include "../decide/overrides.h"
 #include "../decide/programs.h"
 #include "../decide/select.h"
 #include "../program/layout.h"
+#include "choose.h"
 #include "collnet.h"
-#include "plans.h"
 #include "tuner.h"
 
 /* If each pair of ranks has its own count, no rank knows all counts. All ranks then choose as for blocks of this
  * size. */
 enum { PAIR_BYTES = 1 << 20 };
 
-size_t hk_selection_uneven_count(const hk_call *op) {
+static size_t selection_uneven_count(const hk_call *op) {
   size_t unit = hk_dtype_size((hk_dtype)op->dtype), longest = op->blocks->longest / unit, count = 1;
   if (hk_coll_pairs((hk_coll)op->coll)) return PAIR_BYTES / unit;
   while (count < longest) count *= 2;
   return count;
 }
+
+size_t hk_selection_count(const hk_call *op) { return op->blocks ? selection_uneven_count(op) : op->count; }
 
 size_t hk_selection_bytes(ncclComm_t c, const hk_call *op) {
   size_t bytes = hk_selection_count(op) * hk_dtype_size((hk_dtype)op->dtype);
@@ -53,13 +57,13 @@ static hk_filter selection_filter(ncclComm_t c, const hk_call *op) {
 
 /* What the switches and the network can do for this call: they know fewer types and operators than cores do. */
 static void selection_helpers(ncclComm_t c, const hk_call *op, bool *in_switch, bool *in_network) {
-  const hk_team *team = &c->selection->machine.team;
+  const hk_team *team = &c->selection->machine->team;
   *in_switch = team->in_switch && (!hk_coll_reduces((hk_coll)op->coll) || c->backend->switch_reduces(op));
   *in_network = team->in_network && hk_collnet_can(c, op->coll, op->dtype, hk_call_op(op));
 }
 
 hk_machine hk_selection_machine_for(ncclComm_t c, const hk_call *op) {
-  hk_machine m = c->selection->machine;
+  hk_machine m = *c->selection->machine;
   selection_helpers(c, op, &m.team.in_switch, &m.team.in_network);
   /* With LL protocols, two ranks that disagree about a length could wait for lines that the other rank sends in another
    * form. */
@@ -142,7 +146,7 @@ hk_status hk_selection_decide(ncclComm_t c, const hk_call *op, size_t bytes, hk_
   return HK_OK;
 }
 
-const hk_machine *hk_selection_machine(ncclComm_t c) { return &c->selection->machine; }
+const hk_machine *hk_selection_machine(ncclComm_t c) { return c->selection->machine; }
 
 const hk_constants *hk_selection_constants(ncclComm_t c) { return &c->selection->overrides->constants; }
 
@@ -164,8 +168,7 @@ int hk_selection_most_channels(ncclComm_t c) { return c->selection->overrides->f
 
 /* Forgets the choices of earlier calls. Their plans stay. */
 static void selection_forget(ncclComm_t c) {
-  for (int coll = 0; coll < HK_COLL_COUNT; coll++) c->plans->last[coll].valid = false;
-  memset(c->plans->kept, 0, sizeof c->plans->kept);
+  hk_choices_forget(c);
   memset(c->selection->classes, 0, CLASSES * sizeof *c->selection->classes);
 }
 
@@ -204,23 +207,24 @@ hk_status hk_selection_add_program(ncclComm_t c, const char *name, const char *t
 void hk_selection_drop_program(ncclComm_t c, uint64_t hash_before) {
   hk_user_programs *p = c->selection->overrides->programs;
   /* Prices are kept by address, and the next program has the address of one that goes. */
-  for (int i = 0; i < p->n; i++) hk_outlines_forget(c->selection->machine.outlines, &p->own[i].algorithm);
+  for (int i = 0; i < p->n; i++) hk_outlines_forget(c->selection->machine->outlines, &p->own[i].algorithm);
   hk_user_programs_drop(p, hash_before);
   selection_forget(c);
 }
 
 hk_status hk_selection_new(ncclComm_t c) {
-  c->plans = calloc(1, sizeof *c->plans);
-  c->selection = calloc(1, sizeof *c->selection + sizeof(hk_overrides) + CLASSES * sizeof(hk_class_decision));
-  if (c->selection) {
-    c->selection->overrides = (hk_overrides *)(c->selection + 1);
-    c->selection->classes = (hk_class_decision *)(c->selection->overrides + 1);
-  }
-  return c->plans && c->selection ? HK_OK : HK_FAIL_ERRNO("no memory for a communicator's plans");
+  hk_selection *s =
+      calloc(1, sizeof *s + sizeof(hk_machine) + sizeof(hk_overrides) + CLASSES * sizeof(hk_class_decision));
+  if (!s) return HK_FAIL_ERRNO("no memory for a communicator's decisions");
+  s->machine = (hk_machine *)(s + 1);
+  s->overrides = (hk_overrides *)(s->machine + 1);
+  s->classes = (hk_class_decision *)(s->overrides + 1);
+  c->selection = s;
+  return HK_OK;
 }
 
 void hk_selection_free(ncclComm_t c) {
-  hk_outlines_free(c->selection->machine.outlines);
+  hk_outlines_free(c->selection->machine->outlines);
   hk_layout_free(c->selection->layout);
   hk_overrides_clear(c->selection->overrides);
   hk_tuner_free(c->selection->tuner);

@@ -1,13 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A communicator's decisions, and what they follow from. */
 #pragma once
-#include "../core/call.h"
-#include "../decide/machine.h"
+#include <nccl.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include "../base/status.h"
 
-struct hk_algorithm;     /* collectives/algorithm.h */
+struct hk_algorithm; /* collectives/algorithm.h */
+struct hk_call;
 struct hk_constants;     /* decide/constants.h */
 struct hk_decision;      /* decide/select.h */
+struct hk_layout;        /* program/layout.h */
+struct hk_machine;       /* decide/machine.h */
 struct hk_ring_settings; /* comm/rings.h */
+struct hk_tuner;         /* tuner.h */
 
 /* A decision that holds for all plain calls of a collective and size class (hk_size_class). */
 typedef struct hk_class_decision {
@@ -18,7 +25,7 @@ typedef struct hk_class_decision {
 
 /* Equal on all ranks, fixed at init. */
 typedef struct hk_selection {
-  hk_machine machine;
+  struct hk_machine *machine;
   struct hk_layout *layout;       /* NULL: one host */
   struct hk_overrides *overrides; /* decide/overrides.h */
   struct hk_tuner *tuner;         /* NULL: none */
@@ -28,23 +35,20 @@ typedef struct hk_selection {
   hk_class_decision *classes;     /* HK_COLL_COUNT x HK_SIZE_CLASSES */
 } hk_selection;
 
-size_t hk_selection_uneven_count(const hk_call *op);
 /* The elements of a block on which the choice is based; equal on all ranks. For an uneven collective: of the longest
  * block, rounded up to a power of two, so that calls with other counts often need no new choice. */
-static inline size_t hk_selection_count(const hk_call *op) {
-  return __builtin_expect(!op->blocks, 1) ? op->count : hk_selection_uneven_count(op);
-}
-size_t hk_selection_bytes(ncclComm_t c, const hk_call *op); /* of the larger of a rank's buffers */
+size_t hk_selection_count(const struct hk_call *op);
+size_t hk_selection_bytes(ncclComm_t c, const struct hk_call *op); /* of the larger of a rank's buffers */
 /* The communicator's machine with what this call can use of it. */
-hk_machine hk_selection_machine_for(ncclComm_t c, const hk_call *op);
+struct hk_machine hk_selection_machine_for(ncclComm_t c, const struct hk_call *op);
 /* The decision for a call of `bytes`. Plain calls get the one for another size of the class if there was one; its price
  * is then not known. Rules and plugins see each size. Warns if NCCL_ALGO
  * allows no batch-invariant algorithm where one is wanted. */
-hk_status hk_selection_decide(ncclComm_t c, const hk_call *op, size_t bytes, struct hk_decision *d);
+hk_status hk_selection_decide(ncclComm_t c, const struct hk_call *op, size_t bytes, struct hk_decision *d);
 /* HK_ERR_ARGUMENT if none of the algorithms and protocols of op->options.only can run the call. */
-hk_status hk_selection_check(ncclComm_t c, const hk_call *op, const char *who);
-hk_status hk_selection_price(ncclComm_t c, const hk_call *op, double *us); /* microseconds, by the cost model */
-const hk_machine *hk_selection_machine(ncclComm_t c);
+hk_status hk_selection_check(ncclComm_t c, const struct hk_call *op, const char *who);
+hk_status hk_selection_price(ncclComm_t c, const struct hk_call *op, double *us); /* microseconds, by the cost model */
+const struct hk_machine *hk_selection_machine(ncclComm_t c);
 const struct hk_constants *hk_selection_constants(ncclComm_t c);
 /* Sets the layout of the ranks, as hk_layout_new. */
 hk_status hk_selection_layout(ncclComm_t c, const uint64_t *hosts, const int32_t *order, int nchannels);
@@ -58,5 +62,5 @@ uint64_t hk_selection_programs(ncclComm_t c);                            /* the 
 const struct hk_algorithm *const *hk_selection_algorithms(ncclComm_t c); /* all that may be chosen, ended by NULL */
 /* Limits later calls of the collective to these algorithms: bit i is entry i of the registry. */
 void hk_selection_only(ncclComm_t c, int coll, uint32_t algorithms);
-hk_status hk_selection_new(ncclComm_t c); /* c->plans and c->selection */
+hk_status hk_selection_new(ncclComm_t c); /* c->selection */
 void hk_selection_free(ncclComm_t c);     /* after the backend's detach */

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* On which core a rank's thread runs (run.h). */
 #include <sched.h>
+#include "../core/comm.h"
+#include "../transport/peer.h"
 #include "../transport/transport.h"
 #include "run.h"
 

@@ -17,6 +17,8 @@
 #include "../boot/process.h" /* hk_forks */
 #include "../core/api.h"
 #include "../core/call.h"
+#include "../core/comm.h"
+#include "../failure/failure.h"
 #include "run.h"
 
 enum {

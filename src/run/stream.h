@@ -3,7 +3,13 @@
  * too. */
 #pragma once
 #include <hocket.h>
-#include "../core/comm.h"
+#include <nccl.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include "../base/status.h"
+
+struct hk_call;
 
 /* True for stream arguments that mean "complete before return" on host memory: NULL and CUDA's two default handles. */
 static inline bool hk_stream_is_null(cudaStream_t s) { return (uintptr_t)s <= 2; }

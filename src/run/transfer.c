@@ -4,9 +4,11 @@
 #include <stdlib.h>
 #include "../collectives/transfer.h"
 #include "../core/call.h"
-#include "../core/wiring.h"
+#include "../core/links.h"
+#include "../decide/machine.h"
 #include "../decide/select.h"
 #include "../failure/flight.h"
+#include "../failure/flight_ring.h"
 #include "../failure/mismatch.h"
 #include "../failure/publish.h"
 #include "../kernels/steps.h"
@@ -66,7 +68,7 @@ static __attribute__((noinline)) hk_status transfer_open_first(const hk_call *ca
 
 hk_status hk_transfer_open(const hk_call *call, hk_transfer *t) {
   hk_link_kind kind = call->p2p == HK_P2P_SEND ? HK_LINK_SEND : HK_LINK_RECV;
-  const hk_peer_links *links = call->comm->wiring->links[call->root];
+  const hk_peer_links *links = call->comm->links->to[call->root];
   t->call = call;
   t->wired = links ? links->at[HK_CHANNEL_P2P][kind] : NULL;
   t->begun = false;

@@ -4,8 +4,13 @@
  * over the link to its peer. Those over one link take turns, in the order of their calls.
  */
 #pragma once
-#include "../core/comm.h"
+#include <nccl.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include "../base/status.h"
 #include "profiler.h"
+
+struct hk_call;
 
 /* A send or receive under way. */
 typedef struct hk_transfer {

@@ -7,7 +7,9 @@
 #include "../base/thread.h"
 #include "../boot/bootstrap.h"
 #include "../core/api.h"
+#include "../core/comm.h"
 #include "../core/wiring.h"
+#include "../failure/failure.h"
 
 enum {
   RANKS_SEARCHED = 64, /* with more, only the links that this rank has used */
@@ -90,9 +92,9 @@ static void undelivered_take_in(ncclComm_t c) {
 
 void hk_wire_report_undelivered(ncclComm_t c) {
   const hk_wiring *w = c->wiring;
-  if (!w->links || !c->bootstrap || c->nranks == 1) return;
+  if (!w->links.to || !c->bootstrap || c->nranks == 1) return;
   if (atomic_load(&c->health.failure) || atomic_load(&c->health.progress) != HK_OK) return;
-  if (w->any_pump || hk_bootstrap_untaken(c->bootstrap, -1) >= 0) undelivered_take_in(c);
+  if (w->links.any_pump || hk_bootstrap_untaken(c->bootstrap, -1) >= 0) undelivered_take_in(c);
   for (int r = 0; r < c->nranks; r++) {
     if (r == c->rank) continue;
     bool memory = !hk_wire_proxied(c, r) && c->nranks <= RANKS_SEARCHED;
@@ -100,7 +102,7 @@ void hk_wire_report_undelivered(ncclComm_t c) {
       static const uint8_t kinds[] = {HK_LINK_RECV, HK_LINK_MCAST_RECV};
       for (size_t k = 0; k < HK_ARRAY_LENGTH(kinds); k++) {
         hk_link_key key = {.peer = r, .kind = kinds[k], .channel = (uint8_t)ch};
-        const hk_wired_link *l = w->links[r] ? w->links[r]->at[ch][kinds[k]] : NULL;
+        const hk_wired_link *l = w->links.to[r] ? w->links.to[r]->at[ch][kinds[k]] : NULL;
         bool shared = memory && (kinds[k] == HK_LINK_RECV || w->multicast >= 0);
         if (l)
           undelivered_look_at(c, &l->link, r, ch == HK_CHANNEL_P2P);

@@ -17,6 +17,7 @@
 #include "../device/host.h"
 #include "../program/program.h"
 #include "net/net.h"
+#include "peer.h"
 #include "registry.h"
 
 extern const hk_transport hk_transport_relay; /* registry.c names it */

@@ -16,6 +16,7 @@
 #include "../device/host.h"
 #include "../program/program.h"
 #include "net/net.h"
+#include "peer.h"
 #include "registry.h"
 #include "relay.h"
 

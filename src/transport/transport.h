@@ -12,29 +12,20 @@ struct hk_settings; /* base/param.h */
 
 enum { HK_FACT_BYTES = 768 }; /* the most that a transport may publish about itself to the other ranks */
 
-/* What every rank knows about every rank after init's exchange. */
-typedef struct hk_peer {
-  uint64_t host;    /* equal: the ranks can share memory */
-  uint64_t process; /* equal: the ranks are threads of one process, addresses mean the same */
-  int32_t pid;
-  uint32_t pid_space; /* the namespace of `pid`; 0: unknown */
-  int32_t device;     /* -1: host memory */
-  int32_t cores;      /* number of cores on which the ranks of its host may run together; valid from `join` on */
-} hk_peer;
-
 union hk_addr;         /* base/addr.h */
 struct hk_status_page; /* status_page.h */
 struct hk_call_checks; /* status_page.h */
 struct hk_memory;      /* device/device.h */
+struct hk_peer;        /* peer.h */
 struct hk_remote;      /* remote.h */
 struct hk_service;     /* base/service.h: the communicator's service thread */
 
 /* What a transport gets from the communicator; lives as long as the transport's state. */
 typedef struct hk_transport_env {
   int rank, nranks;
-  uint64_t comm_id;      /* equal on all ranks of the communicator, different for each communicator */
-  const uint8_t *secret; /* 16 bytes, equal on all ranks */
-  const hk_peer *peers;  /* [nranks]; only [rank] is filled before `join` */
+  uint64_t comm_id;            /* equal on all ranks of the communicator, different for each communicator */
+  const uint8_t *secret;       /* 16 bytes, equal on all ranks */
+  const struct hk_peer *peers; /* [nranks]; only [rank] is filled before `join` */
   const hk_wait_env *wait;
   struct hk_service *service;
   struct hk_meter *meter; /* base/meter.h: counts repairs; NULL: nothing does */

@@ -9,6 +9,7 @@
 #include <string.h>
 #include "../../src/api/device_abi.h"
 #include "../../src/core/comm.h"
+#include "../../src/failure/failure.h"
 #include "../support/golden.h"
 #include "../support/leftovers.h"
 #include "../support/ranks.h"

@@ -139,7 +139,7 @@ TEST(wrong_settings_end_the_init) {
 /* The price that the model gives for so many bytes. */
 static double model_us(ncclComm_t c, hk_coll coll, size_t bytes) {
   hk_decision d;
-  return hk_select(&c->selection->machine, &c->selection->overrides->filter, coll, bytes, &d) == HK_OK ? d.us : -1;
+  return hk_select(c->selection->machine, &c->selection->overrides->filter, coll, bytes, &d) == HK_OK ? d.us : -1;
 }
 
 static double price_us(ncclComm_t c, const hk_call *call) {
@@ -311,13 +311,14 @@ static void open_machine(struct ncclComm *c, size_t k, int rank) {
   *c = (struct ncclComm){.settings = hk_settings_now(), .rank = rank, .nranks = h->nranks, .backend = &backend};
   c->order.meter = hk_meter_new();
   ck_assert_ptr_nonnull(c->order.meter);
+  ck_assert_int_eq(hk_plans_new(c), HK_OK);
   ck_assert_int_eq(hk_selection_new(c), HK_OK);
   ck_assert_int_eq(hk_overrides_read(c->selection->overrides, hk_settings_now(), 0, 0), HK_OK);
-  c->selection->machine = hk_machine_of_hosts(h, hk_selection_constants(c));
-  c->selection->machine.reads = machines[k].reads;
+  *c->selection->machine = hk_machine_of_hosts(h, hk_selection_constants(c));
+  c->selection->machine->reads = machines[k].reads;
   for (int r = 0; r < h->nranks; r++) hosts[r] = (uint64_t)(r / h->ranks_per_host);
   if (h->nhosts > 1) ck_assert_int_eq(hk_selection_layout(c, hosts, NULL, 1), HK_OK);
-  ck_assert_int_eq(hk_outlines_new(&c->selection->machine.outlines, h->nranks, c->selection->layout, 8), HK_OK);
+  ck_assert_int_eq(hk_outlines_new(&c->selection->machine->outlines, h->nranks, c->selection->layout, 8), HK_OK);
 }
 static void close_machine(struct ncclComm *c) {
   hk_meter_free(c->order.meter);

@@ -14,6 +14,7 @@
 #include "../../src/base/wait.h"
 #include "../../src/boot/bootstrap.h"
 #include "../../src/core/comm.h"
+#include "../../src/failure/failure.h"
 #include "../../src/formats/json_tree.h"
 #include "../support/ranks.h"
 #include "../support/scratch.h"

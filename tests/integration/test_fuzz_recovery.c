@@ -15,6 +15,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 #include "../../src/core/comm.h"
+#include "../../src/failure/failure.h"
 #include "../support/fuzz.h"
 #include "../support/ranks.h"
 #include "../support/suite.h"

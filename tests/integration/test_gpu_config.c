@@ -7,6 +7,7 @@
 #include "../../src/decide/protocol.h"
 #include "../../src/gpu/endpoints.h"
 #include "../../src/gpu/gpu.h"
+#include "../../src/gpu/links.h"
 #include "../../src/gpu/run.h"
 #include "../../src/run/plans.h"
 #include "../support/gpu.h"

@@ -6,6 +6,8 @@
 #include <sys/stat.h>
 #include "../../src/device/host.h"
 #include "../../src/gpu/endpoints.h"
+#include "../../src/gpu/gpu.h"
+#include "../../src/gpu/links.h"
 #include "../../src/gpu/memory.h"
 #include "../../src/gpu/proxied.h"
 #include "../support/gpu.h"

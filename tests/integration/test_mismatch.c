@@ -8,6 +8,7 @@
 #include "../../src/boot/activity.h"
 #include "../../src/core/call.h"
 #include "../../src/core/comm.h"
+#include "../../src/failure/failure.h"
 #include "../../src/failure/mismatch.h"
 #include "../../src/failure/publish.h"
 #include "../../src/failure/watch.h"
@@ -210,7 +211,7 @@ static int play(ncclComm_t c, int rank, int n, void *arg) {
     if (wrong) {
       const ncclResult_t code = (ncclResult_t)hk_failure_resolve(c, NULL);
       const char *text = ncclGetLastError(c);
-      faults += RANK_IS(code == s->code) + RANK_IS(c->health.cause.rank == s->guilty);
+      faults += RANK_IS(code == s->code) + RANK_IS(c->health.cause->rank == s->guilty);
       for (int i = 0; i < 3 && s->says[i]; i++) {
         if (strstr(text, s->says[i])) continue;
         fprintf(stderr, "\"%s\" does not say \"%s\"\n", text, s->says[i]);

@@ -12,9 +12,11 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 #include "../../src/core/comm.h"
-#include "../../src/core/wiring.h"
+#include "../../src/core/links.h"
+#include "../../src/decide/machine.h"
 #include "../../src/run/plans.h"
 #include "../../src/run/selection.h"
+#include "../../src/transport/peer.h"
 #include "../support/ranks.h"
 #include "../support/suite.h"
 
@@ -45,8 +47,8 @@ static const path paths[] = {
 static unsigned slots_with(ncclComm_t c, bool reference) {
   unsigned found = 0;
   for (int peer = 0; peer < c->nranks; peer++)
-    for (int channel = 0; c->wiring->links[peer] && channel < HK_CHANNEL_COUNT; channel++) {
-      const hk_wired_link *w = c->wiring->links[peer]->at[channel][HK_LINK_SEND];
+    for (int channel = 0; c->links->to[peer] && channel < HK_CHANNEL_COUNT; channel++) {
+      const hk_wired_link *w = c->links->to[peer]->at[channel][HK_LINK_SEND];
       for (uint32_t s = 0; w && s <= w->link.mask && s < w->link.done; s++)
         found += ((w->link.slots[s].flags & HK_SLOT_REF) != 0) == reference;
     }
@@ -142,7 +144,7 @@ static int run_early(ncclComm_t comm, int rank, int nranks, void *arg) {
   at_fault.bytes = (size_t)nranks * BLOCK;
   at_fault.out = mmap(NULL, at_fault.bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   faults += RANK_CHECK(ncclAllGather(in, at_fault.out, BLOCK / sizeof *in, ncclFloat, comm, NULL));
-  at_fault.links = comm->wiring->links[1 - rank];
+  at_fault.links = comm->links->to[1 - rank];
   const uint64_t before = at_fault.links->at[0][HK_LINK_SEND]->link.done;
   (void)arg;
   sigaction(SIGSEGV, &act, NULL);
@@ -169,8 +171,8 @@ static int run_long(ncclComm_t comm, int rank, int nranks, void *arg) {
   memset(in, rank + 1, all);
   faults += RANK_CHECK(ncclAlltoAll(in, out, block, ncclUint8, comm, NULL));
   for (size_t i = 0; i < all; i++) faults += out[i] != i / block + 1;
-  const hk_link *l = &comm->wiring->links[1 - rank]->at[0][HK_LINK_SEND]->link;
-  faults += RANK_IS(comm->selection->machine.reads);
+  const hk_link *l = &comm->links->to[1 - rank]->at[0][HK_LINK_SEND]->link;
+  faults += RANK_IS(comm->selection->machine->reads);
   faults += RANK_IS(l->slots[0].bytes > l->slot_bytes && l->slots[0].flags & HK_SLOT_REF);
   faults += RANK_IS(l->done == (block + 16 * MIB - 1) / (16 * MIB));
   free(in);
@@ -226,7 +228,7 @@ static int run_placed(ncclComm_t comm, int rank, int nranks, void *arg) {
       }
   }
   for (int peer = 0; peer < nranks; peer++) {
-    const hk_peer_links *links = comm->wiring->links[peer];
+    const hk_peer_links *links = comm->links->to[peer];
     const hk_wired_link *w = links ? links->at[0][HK_LINK_MCAST_SEND] : NULL;
     for (uint32_t s = 0; w && s <= w->link.mask && s < w->link.done; s++, slots++)
       written += (w->link.slots[s].flags & HK_SLOT_PLACED) != 0;

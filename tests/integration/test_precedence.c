@@ -15,6 +15,7 @@
 #include <time.h>
 #include <unistd.h>
 #include "../../src/core/comm.h"
+#include "../../src/failure/failure.h"
 #include "../../src/failure/mismatch.h"
 #include "../../src/failure/precedence.h"
 #include "../../src/transport/shm/shm.h"

@@ -7,7 +7,9 @@
 #include <sys/mman.h>
 #include "../../src/base/param.h"
 #include "../../src/base/status.h"
+#include "../../src/base/wait.h"
 #include "../../src/core/call.h"
+#include "../../src/core/comm.h"
 #include "../../src/run/profiler.h"
 #include "../support/ranks.h"
 #include "../support/scratch.h"

@@ -366,7 +366,7 @@ static int check_failure(ncclComm_t c, int scene) {
   if (!scenes[scene].says) return RANK_IS(!atomic_load(&h->failure));
   snprintf(text, sizeof text, "rank 0 of 2%s%s: %s", scenes[scene].in ? ", in " : "",
            scenes[scene].in ? scenes[scene].in : "", scenes[scene].says);
-  int faults = RANK_IS(h->cause.kind == scenes[scene].kind && h->cause.rank == scenes[scene].guilty);
+  int faults = RANK_IS(h->cause->kind == scenes[scene].kind && h->cause->rank == scenes[scene].guilty);
   faults += RANK_IS(!strcmp(ncclGetLastError(c), scenes[scene].says));
   return faults + RANK_IS(!strcmp(ncclGetLastError(NULL), text));
 }

@@ -15,11 +15,14 @@
 #include "../../src/boot/bootstrap.h"
 #include "../../src/core/call.h"
 #include "../../src/core/comm.h"
-#include "../../src/core/wiring.h"
+#include "../../src/core/links.h"
+#include "../../src/failure/failure.h"
 #include "../../src/failure/publish.h"
 #include "../../src/failure/watch.h"
 #include "../../src/kernels/exec.h"
 #include "../../src/run/choose.h"
+#include "../../src/transport/peer.h"
+#include "../../src/transport/transport.h"
 #include "../support/ranks.h"
 #include "../support/scratch.h"
 #include "../support/suite.h"
@@ -170,7 +173,7 @@ static int ends_it(void) {
   begin(1, &sum);
   wait_for(1, 2);
   int faults = RANK_IS(hk_watch(comms[0], MS(1000)) == HK_OK && hear(MS(1999)) == HK_ERR_REMOTE);
-  faults += RANK_IS(hk_failure_resolve(comms[0], NULL) == HK_ERR_REMOTE && comms[0]->health.cause.rank == 2);
+  faults += RANK_IS(hk_failure_resolve(comms[0], NULL) == HK_ERR_REMOTE && comms[0]->health.cause->rank == 2);
   faults += RANK_IS(strstr(ncclGetLastError(comms[0]), "has waited 1 s in") != NULL);
   leave();
   return faults;
@@ -278,7 +281,7 @@ static int is_left(void) {
     c->order.left_seen_ns -= 2 * MS(1000);
   }
   faults += RANK_IS(hk_watch(c, hk_now_ns()) == HK_ERR_REMOTE && hk_failure_resolve(c, NULL) == HK_ERR_REMOTE);
-  faults += RANK_IS(c->health.cause.rank == 1 && c->health.cause.kind == HK_EVENT_VERDICT);
+  faults += RANK_IS(c->health.cause->rank == 1 && c->health.cause->kind == HK_EVENT_VERDICT);
   faults += RANK_IS(strstr(ncclGetLastError(c), "rank 1 has left the communicator (ncclCommDestroy) while rank 0 of 3 "
                                                 "waits for it in Recv from(9 x int8, rank 1), operation 1") != NULL);
   c->order.current = NULL;

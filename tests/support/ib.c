@@ -3,6 +3,7 @@
 #include "ib.h"
 #include <arpa/inet.h>
 #include "../../src/program/program.h"
+#include "../../src/transport/peer.h"
 
 fake_verbs_state *verbs;
 /* ---- Ranks ---- */

@@ -17,6 +17,7 @@
 #include "../../src/base/facts.h"
 #include "../../src/base/param.h"
 #include "../../src/program/program.h"
+#include "../../src/transport/peer.h"
 #include "../../src/transport/registry.h"
 #include "../../src/transport/transport.h"
 

@@ -16,6 +16,7 @@
 #include "../../src/base/param.h"
 #include "../../src/base/service.h"
 #include "../../src/program/program.h"
+#include "../../src/transport/peer.h"
 #include "../../src/transport/shm/shm.h"
 
 /* Check's assertions belong to the main thread of the test's process: elsewhere a failure ends the process. */

@@ -8,6 +8,7 @@
 #include "../../src/base/status.h"
 #include "../../src/boot/internal.h"
 #include "../../src/comm/children_internal.h"
+#include "../../src/failure/failure.h"
 #include "../../src/failure/watch.h"
 #include "../support/suite.h"
 

@@ -6,11 +6,12 @@
 #include "../../src/core/backend.h"
 #include "../../src/core/call.h"
 #include "../../src/core/comm.h"
+#include "../../src/decide/machine.h"
 #include "../../src/decide/outlines.h"
-#include "../../src/run/choose.h"
 #include "../../src/run/estimate.h"
 #include "../../src/run/plans.h"
 #include "../../src/run/selection.h"
+#include "../../src/transport/peer.h"
 #include "../../src/transport/transport.h"
 #include "../support/suite.h"
 
@@ -33,7 +34,7 @@ static void make(struct ncclComm *c) {
   c->peers = peers;
   c->backend = &host;
   ck_assert_int_eq(hk_selection_layout(c, hosts, NULL, 1), HK_OK);
-  hk_machine *m = &c->selection->machine;
+  hk_machine *m = c->selection->machine;
   *m = hk_machine_of_hosts(&f, NULL);
   ck_assert_int_eq(hk_outlines_new(&m->outlines, RANKS, c->selection->layout, 8), HK_OK);
   m->inside.alpha_us = 1;
@@ -48,9 +49,7 @@ static void setup(void) {
   make(&b);
 }
 static void drop(struct ncclComm *c) {
-  hk_plans_free(c);
   hk_selection_free(c);
-  free(c->plans);
   free(c->selection);
 }
 static void teardown(void) {
@@ -78,7 +77,7 @@ TEST(messages) {
           const hk_call call = transfer(&a, (hk_p2p)p2p, peer, 100, HK_F64);
           const bool near = peers[peer].host == peers[a.rank].host;
           double us = (near ? 1 : 16) + 0.5 + 800 * ((near ? 0.25 : 2) + (overlap ? 0 : 0.25));
-          a.selection->machine.team.overlap = overlap;
+          a.selection->machine->team.overlap = overlap;
           if (peer == a.rank) us = 100;
           ck_assert_double_eq(estimate(&call, 1), us);
         }

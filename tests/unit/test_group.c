@@ -22,7 +22,8 @@
 enum { COMMS = 3, MOST = 300 };
 static struct ncclComm comms[COMMS]; /* each test has a process of its own */
 static hk_overrides overrides;
-static hk_selection selection = {.overrides = &overrides};
+static hk_machine machine;
+static hk_selection selection = {.machine = &machine, .overrides = &overrides};
 static int streams[COMMS], held[COMMS]; /* their addresses are streams; calls that hold them */
 
 /* ---- the backend ---- */
@@ -59,7 +60,7 @@ static void setup(void) {
   setenv("NCCL_DEBUG_FILE", scratch_path("log"), 1);
   hk_param_reload();
   hk_log_reset();
-  selection.machine.copy_us_per_b = 0.5;
+  machine.copy_us_per_b = 0.5;
   for (int k = 0; k < COMMS; k++) {
     comms[k] = (struct ncclComm){
         .rank = k, .nranks = 8, .settings = hk_settings_now(), .backend = &backend, .selection = &selection};

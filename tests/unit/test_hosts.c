@@ -10,12 +10,14 @@
 #include "../../src/boot/host.h"
 #include "../../src/comm/hosts.h"
 #include "../../src/core/backend.h"
+#include "../../src/core/comm.h"
 #include "../../src/core/wiring.h"
+#include "../../src/decide/machine.h"
 #include "../../src/decide/outlines.h"
 #include "../../src/program/layout.h"
-#include "../../src/run/choose.h"
 #include "../../src/run/run.h"
 #include "../../src/run/selection.h"
+#include "../../src/transport/peer.h"
 #include "../support/suite.h"
 
 enum { MOST = 6 };
@@ -47,9 +49,7 @@ static void setup(void) {
   c.peers = peers;
 }
 static void teardown(void) {
-  hk_plans_free(&c);
   hk_selection_free(&c);
-  free(c.plans);
   free(c.selection);
   free(c.wiring);
 }
@@ -186,8 +186,8 @@ TEST(spins) {
                {"122", {1, 1, 1}, 2, 0}};
   for (size_t i = 0; i < HK_ARRAY_LENGTH(cases); i++) {
     int nhosts;
-    hk_outlines_free(c.selection->machine.outlines);
-    c.selection->machine.outlines = NULL;
+    hk_outlines_free(c.selection->machine->outlines);
+    c.selection->machine->outlines = NULL;
     hk_layout_free(c.selection->layout);
     c.selection->layout = NULL;
     place(cases[i].hosts, cases[i].cpus);

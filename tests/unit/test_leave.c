@@ -9,10 +9,12 @@
 #include "../../src/base/param.h"
 #include "../../src/comm/leave.h"
 #include "../../src/core/backend.h"
+#include "../../src/failure/failure.h"
 #include "../support/scratch.h"
 #include "../support/suite.h"
 
 static struct ncclComm c; /* each test has a process of its own */
+static hk_event cause;
 static long looks, leaves_at = -1;
 static bool left, runs; /* the backend's thread; the clock */
 
@@ -38,6 +40,7 @@ static void setup(void) {
   hk_param_reload();
   hk_log_reset();
   pthread_mutex_init(&c.health.lock, NULL);
+  c.health.cause = &cause;
   c.backend = &without;
   c.rank = 2;
   c.nranks = 5;

@@ -6,6 +6,7 @@
 #include "../../src/base/param.h"
 #include "../../src/program/program.h"
 #include "../../src/transport/net/socket/socket.h"
+#include "../../src/transport/peer.h"
 #include "../support/net_world.h"
 #include "../support/process.h"
 #include "../support/suite.h"

@@ -12,6 +12,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 #include "../../src/base/param.h"
+#include "../../src/transport/peer.h"
 #include "../../src/transport/shm/shm_state.h"
 #include "../support/process.h"
 #include "../support/suite.h"

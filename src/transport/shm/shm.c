@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include "../../base/param.h"
 #include "../../program/program.h"
+#include "../peer.h"
 #include "../registry.h"
 #include "../status_page.h"
 #include "shm_state.h"

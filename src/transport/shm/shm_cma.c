@@ -19,6 +19,7 @@
 #include "../../base/log.h"
 #include "../../base/param.h"
 #include "../../program/program.h"
+#include "../peer.h"
 #include "shm_state.h"
 
 /* Under Yama a process declares its tracers: allows all that the kernel's other rules allow. */

@@ -18,6 +18,7 @@
 #include "../../base/log.h"
 #include "../../base/tcp.h"
 #include "../../device/host.h" /* hk_host_memfd */
+#include "../peer.h"
 #include "shm_socket.h"
 
 /* The tag of the TCP connection by which a process reports that it cannot reach the leader's socket. */

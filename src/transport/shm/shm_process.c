@@ -10,6 +10,7 @@
 #include "../../base/array.h"
 #include "../../base/fork.h"
 #include "../../base/service.h"
+#include "../peer.h"
 #include "shm_socket.h"
 
 /* The records of this process. The table is global because ranks that are threads of a process share nothing else when

@@ -15,6 +15,7 @@
 #include "../../base/array.h"
 #include "../../base/thread.h"
 #include "../../device/host.h"
+#include "../peer.h"
 #include "shm_socket.h"
 
 typedef struct hk_shm_import {

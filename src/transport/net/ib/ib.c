@@ -10,6 +10,7 @@
 #include "../../../base/service.h"
 #include "../../../base/tcp.h"
 #include "../../../program/program.h"
+#include "../../peer.h"
 #include "ib_conn.h"
 #include "ib_data.h"
 #include "ib_device.h"

@@ -14,6 +14,7 @@
 #include "../../../base/param.h"
 #include "../../../base/tcp.h"
 #include "../../../program/program.h"
+#include "../../peer.h"
 
 enum {
   MY_IFACES = 32,
