@@ -9,8 +9,10 @@
 #include "../boot/activity.h"
 
 struct hk_call;
+struct hk_status_page; /* transport/status_page.h */
+struct hk_status_page_op;
 
-/* ---- what this rank does ---- */
+/* ---- shown.c: what this rank does ---- */
 hk_status hk_watch_new(ncclComm_t c); /* c->order.page, c->order.meter */
 /* Publishes the next operation, which this rank has put on a stream. `traceable`: the operation has the same number on
  * all ranks. False after the capture of a graph, because replays are not counted.  Returns as hk_watch_count. */
@@ -22,11 +24,17 @@ void hk_watch_waited(ncclComm_t c, const struct hk_call *call, uint64_t ns);
 void hk_watch_transfer(ncclComm_t c, const struct hk_call *call);
 void hk_watch_report(void *comm, hk_activity *out); /* hk_bootstrap_options.report */
 void hk_watch_describe(const struct hk_call *call, char *text, size_t bytes);
-/* Called before the communicator's parts are freed: shows other ranks that this one ends. After it returns no inquiry
- * is under way. */
-void hk_watch_end(ncclComm_t c);
+/* Shows the awaited peer (-1: not known), and since when this rank waits. */
+void hk_watch_show_wait(ncclComm_t c, int peer, uint64_t waited_ns);
+void hk_watch_show_end(ncclComm_t c); /* the communicator is being freed */
+/* What a page shows; of one operation. */
+void hk_watch_read_page(const struct hk_status_page *b, hk_activity *out);
+void hk_watch_read_operation(hk_activity *out, const struct hk_status_page_op *o);
 
-/* ---- what other ranks do ---- */
+/* ---- ask.c: what other ranks do ---- */
+/* The peers that the current operation waits for, each once. Returns their number, at most `room`. */
+int hk_watch_awaited(ncclComm_t c, int *peers, int room);
+uint32_t hk_watch_own_signature(ncclComm_t c); /* of the collective that runs; 0: none does */
 /* Gets the activity of a rank. Blocks for at most about patience_ns. */
 hk_presence hk_watch_ask(ncclComm_t c, int rank, uint64_t patience_ns, hk_activity *out);
 /* As hk_watch_ask, but reads the activity as of call number `operation` from the rank's status page, if this process
@@ -39,7 +47,7 @@ struct hk_call hk_watch_call(const hk_activity *a);
 /* True if the rank has left the communicator: this rank has then raised that as its verdict. */
 bool hk_watch_left(ncclComm_t c, const struct hk_call *call, int rank);
 
-/* ---- waits that are too long ---- */
+/* ---- watch.c: waits that are too long ---- */
 /* The hk_wait_env.check of this communicator's waits. */
 hk_status hk_watch(void *comm, uint64_t waited_ns);
 /* A launch on the GPU that does not end. */
@@ -52,3 +60,6 @@ typedef struct hk_long_launch {
 /* Reports it, with the ranks that have begun more or fewer operations; an error if HOCKET_WATCHDOG_ABORT is set. From
  * any thread; takes about a second at most. */
 hk_status hk_watch_launch(ncclComm_t c, const hk_long_launch *l);
+/* Called before the communicator's parts are freed: shows other ranks that this one ends. After it returns no inquiry
+ * is under way. */
+void hk_watch_end(ncclComm_t c);

@@ -130,7 +130,7 @@ hk_status hk_gpu_attach(ncclComm_t c, hk_gpu_fact *fact) {
 }
 
 /* *most: the largest number of ranks on one device. */
-static hk_status gpu_count_sharers(const hk_facts *facts, int nranks, int *most) {
+static hk_status gpu_count_sharers(const struct hk_facts *facts, int nranks, int *most) {
   uint64_t *ids = malloc((size_t)nranks * sizeof *ids);
   if (!ids) return HK_FAIL_ERRNO("no memory for the GPUs of %d ranks", nranks);
   for (int r = 0; r < nranks; r++) ids[r] = hk_gpu_fact_of(facts, r)->id;
@@ -140,7 +140,7 @@ static hk_status gpu_count_sharers(const hk_facts *facts, int nranks, int *most)
 }
 
 /* The most peers with which any rank communicates at once. A rank that names none means all. */
-static unsigned gpu_p2p_peers(const hk_facts *facts, int nranks) {
+static unsigned gpu_p2p_peers(const struct hk_facts *facts, int nranks) {
   unsigned most = 1;
   for (int r = 0; r < nranks; r++) {
     const unsigned n = hk_gpu_fact_of(facts, r)->p2p_peers;
@@ -158,7 +158,7 @@ static bool gpu_sends_direct(ncclComm_t c) {
   return set >= 0 ? set != 0 : nvlink || hk_gpu_of(c)->device->limits.sm >= 80;
 }
 
-hk_status hk_gpu_join(ncclComm_t c, const hk_facts *facts) {
+hk_status hk_gpu_join(ncclComm_t c, const struct hk_facts *facts) {
   hk_gpu *g = hk_gpu_of(c);
   hk_gpu_share_facts room = {.resident = UINT64_MAX, .sm = UINT64_MAX};
   bool hosts = false, copies = true;

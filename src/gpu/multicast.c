@@ -96,7 +96,8 @@ bool hk_gpu_switch_reduces(const hk_call *call) {
 }
 
 /* The first ranks of this rank's host, as many as fit. why: the reason against their multicast memory; empty: none. */
-static void multicast_find_team(ncclComm_t c, const hk_facts *facts, hk_multicast_team *t, char *why, size_t bytes) {
+static void multicast_find_team(ncclComm_t c, const struct hk_facts *facts, hk_multicast_team *t, char *why,
+                                size_t bytes) {
   const int ranks = hk_wire_host_ranks(c, c->rank), first = hk_wire_host_ranks(c, 0);
   why[0] = 0;
   *t = (hk_multicast_team){.n = 0};
@@ -115,7 +116,7 @@ static void multicast_find_team(ncclComm_t c, const hk_facts *facts, hk_multicas
 }
 
 /* The same for all ranks, from facts that all ranks know. */
-static void multicast_look_against(ncclComm_t c, const hk_facts *facts, int use, char *why, size_t bytes) {
+static void multicast_look_against(ncclComm_t c, const struct hk_facts *facts, int use, char *why, size_t bytes) {
   why[0] = 0;
   for (int r = 0; r < c->nranks && !why[0]; r++)
     if (!(hk_gpu_fact_of(facts, r)->multicast & use))
@@ -123,7 +124,7 @@ static void multicast_look_against(ncclComm_t c, const hk_facts *facts, int use,
                r);
 }
 
-hk_status hk_gpu_multicast_join(ncclComm_t c, const hk_facts *facts) {
+hk_status hk_gpu_multicast_join(ncclComm_t c, const struct hk_facts *facts) {
   hk_gpu *g = hk_gpu_of(c);
   hk_multicast_team team;
   char why[120], here[120];

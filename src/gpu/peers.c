@@ -2,12 +2,15 @@
 /* The other ranks of a communicator on GPUs: and exchanges (peers.h). */
 #include "peers.h"
 #include <stdlib.h>
+#include "../base/facts.h"
 #include "../boot/bootstrap.h"
 #include "../core/comm.h"
 #include "../transport/device_links.h"
 #include "../transport/peer.h"
 #include "../transport/transport.h"
 #include "links.h"
+
+const hk_gpu_fact *hk_gpu_fact_of(const hk_facts *facts, int rank) { return hk_fact_of(facts, rank); }
 
 bool hk_gpu_is_remote(ncclComm_t c, int peer) { return c->peers[peer].process != c->peers[c->rank].process; }
 bool hk_gpu_can_read(const hk_gpu_links *l, int peer) { return (l->routes[peer].can & HK_DEVICE_READS) != 0; }

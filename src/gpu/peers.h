@@ -5,9 +5,9 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-#include "../base/facts.h"
 #include "../base/status.h"
 
+struct hk_facts; /* base/facts.h */
 struct hk_gpu_process_group;
 struct hk_outlines; /* decide/outlines.h */
 
@@ -25,7 +25,7 @@ typedef struct hk_gpu_fact {
   uint8_t multicast;      /* uses of multicast memory that the rank supports: HK_GPU_MULTICAST_* */
 } hk_gpu_fact;
 enum { HK_GPU_MULTICAST_SUMS = 1, HK_GPU_MULTICAST_WINDOWS = 2 };
-static inline const hk_gpu_fact *hk_gpu_fact_of(const hk_facts *facts, int rank) { return hk_fact_of(facts, rank); }
+const hk_gpu_fact *hk_gpu_fact_of(const struct hk_facts *facts, int rank);
 
 /* ---- peers.c: the other ranks of a communicator on GPUs ---- */
 bool hk_gpu_is_remote(ncclComm_t c, int peer); /* in another process */

@@ -56,7 +56,7 @@ static hk_status reach_open_peer(ncclComm_t c, int peer, const hk_share_offer *c
   return HK_OK;
 }
 
-static bool reach_share_gpu(const hk_facts *facts, int a, int b) {
+static bool reach_share_gpu(const struct hk_facts *facts, int a, int b) {
   return hk_gpu_fact_of(facts, a)->id == hk_gpu_fact_of(facts, b)->id;
 }
 
@@ -64,7 +64,7 @@ static bool reach_share_gpu(const hk_facts *facts, int a, int b) {
  * rank of the host. */
 enum { SOME_STAGED = 1, SOME_NARROW = 2, SOME_AGAIN = 4 };
 
-static unsigned char reach_sum_up(ncclComm_t c, const hk_facts *facts, const unsigned char *found) {
+static unsigned char reach_sum_up(ncclComm_t c, const struct hk_facts *facts, const unsigned char *found) {
   unsigned char some = 0;
   for (int r = 0; r < c->nranks; r++) {
     const bool near = hk_wire_near(c, r);
@@ -89,7 +89,7 @@ static hk_status reach_choose_links(ncclComm_t c) {
 }
 
 /* Both ranks of a pair use the weaker of their results.  *again: a file descriptor did not work for some rank. */
-static hk_status reach_agree(ncclComm_t c, const hk_facts *facts, const unsigned char *found, bool *again) {
+static hk_status reach_agree(ncclComm_t c, const struct hk_facts *facts, const unsigned char *found, bool *again) {
   hk_status rc = HK_OK;
   const size_t n = (size_t)c->nranks;
   size_t each = 0, place = 0, k = 0;
@@ -129,7 +129,7 @@ out:
 
 /* Why the processes of this host cannot share memory by file descriptor; NULL: they can.  Equal on all ranks of the
  * host. */
-static const char *reach_no_fds(ncclComm_t c, const hk_facts *facts) {
+static const char *reach_no_fds(ncclComm_t c, const struct hk_facts *facts) {
   for (int r = 0; r < c->nranks; r++)
     if (hk_wire_near(c, r) && !hk_gpu_fact_of(facts, r)->by_fd) return "NCCL_CUMEM_ENABLE is 0, or a driver gives none";
   return hk_wire_no_files(c);
@@ -183,7 +183,7 @@ static hk_status reach_try_peers(ncclComm_t c, const hk_share_offer *credits, ui
 }
 
 /* Opens, probes and agrees; *again: a file descriptor did not work for some rank. */
-static hk_status reach_once(ncclComm_t c, const hk_facts *facts, bool *again) {
+static hk_status reach_once(ncclComm_t c, const struct hk_facts *facts, bool *again) {
   hk_status rc = HK_OK;
   size_t n = (size_t)c->nranks;
   uint64_t *got = malloc(HK_GPU_PROBE_BYTES);
@@ -202,7 +202,7 @@ out:
   return rc;
 }
 
-hk_status hk_gpu_reach(ncclComm_t c, const hk_facts *facts) {
+hk_status hk_gpu_reach(ncclComm_t c, const struct hk_facts *facts) {
   hk_gpu *g = hk_gpu_of(c);
   size_t n = (size_t)c->nranks;
   bool again;

@@ -54,7 +54,7 @@ void hk_gpu_topology_end(hk_gpu_topology *t) {
 
 /* Fills `placements` with the GPUs of this host's ranks, and `rank` with the rank of each. Returns their number; 0: not
  * all are known. */
-static int topology_find_placements(ncclComm_t c, const hk_facts *facts, hk_placement *placements, int *rank) {
+static int topology_find_placements(ncclComm_t c, const struct hk_facts *facts, hk_placement *placements, int *rank) {
   const hk_topo *t = hk_gpu_of(c)->group->machine->kinds[0];
   int n = 0;
   for (int r = 0; r < c->nranks; r++) {
@@ -137,7 +137,7 @@ static const char *topology_rate(double us_per_b, char text[24]) {
   return text;
 }
 
-hk_status hk_gpu_topology_read(ncclComm_t c, const hk_facts *facts) {
+hk_status hk_gpu_topology_read(ncclComm_t c, const struct hk_facts *facts) {
   hk_status rc = HK_OK;
   hk_gpu *g = hk_gpu_of(c);
   const size_t n = (size_t)c->nranks;
@@ -174,7 +174,7 @@ out:
 
 /* NCCL_P2P_LEVEL and NCCL_P2P_DISABLE. Distances are computed only if a level is set. Otherwise the driver says which
  * GPUs can be reached, and reach.c tests it. */
-hk_status hk_gpu_distances(ncclComm_t c, const hk_facts *facts) {
+hk_status hk_gpu_distances(ncclComm_t c, const struct hk_facts *facts) {
   hk_status rc = HK_OK;
   hk_gpu *g = hk_gpu_of(c);
   hk_paths *paths = NULL;

@@ -86,7 +86,7 @@ static int window_team_size(ncclComm_t c) {
 
 static int window_first_of_team(ncclComm_t c) { return c->rank - c->rank % c->lsa.ranks; }
 
-void hk_gpu_windows_begin(ncclComm_t c, const hk_facts *facts) {
+void hk_gpu_windows_begin(ncclComm_t c, const struct hk_facts *facts) {
   hk_gpu *g = hk_gpu_of(c);
   size_t most = 1;
   g->windows->usable = c->settings->WIN_ENABLE != 0;

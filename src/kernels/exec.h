@@ -6,15 +6,17 @@
 #pragma once
 #include <stdbool.h>
 #include "../program/cursor.h"
-#include "../transport/link.h"
 #include "plan.h"
+
+struct hk_link; /* transport/link.h */
+struct hk_slot; /* the same */
 
 typedef struct hk_lane_run {
   const hk_instr *instrs; /* of the program */
   hk_cursor at;
   uint32_t ready; /* number of the current instruction's first operands that are known to be ready */
   bool done, draining, must_drain;
-  hk_link **links;
+  struct hk_link **links;
   char *scratch;
 } hk_lane_run;
 
@@ -75,6 +77,6 @@ static inline bool hk_exec_computed(const hk_exec *x) {
 int hk_exec_waits_for(const hk_exec *x, int *peers, int room);
 
 /* For steps.c. The slot does not fit the call: sets bad_*, and returns HK_ERR_USAGE. */
-hk_status hk_exec_bad_slot(hk_exec *x, const hk_link *link, const hk_slot *s, size_t expected);
+hk_status hk_exec_bad_slot(hk_exec *x, const struct hk_link *link, const struct hk_slot *s, size_t expected);
 /* Adds the peers for which a link waits that is not ready for `bytes`, each once. */
-void hk_exec_add_awaited(const hk_link *link, size_t bytes, int *peers, int *n, int room);
+void hk_exec_add_awaited(const struct hk_link *link, size_t bytes, int *peers, int *n, int room);

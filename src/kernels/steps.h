@@ -10,8 +10,10 @@
 #include <string.h>
 #include "exec.h"
 
+struct hk_link; /* transport/link.h */
+
 typedef struct hk_step_operand {
-  hk_link *link; /* NULL: memory */
+  struct hk_link *link; /* NULL: memory */
   uint32_t space, block;
 } hk_step_operand;
 

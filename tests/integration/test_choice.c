@@ -20,6 +20,7 @@
 #include "../../src/run/choose.h"
 #include "../../src/run/plans.h"
 #include "../../src/run/selection.h"
+#include "../../src/transport/link.h"
 #include "../support/golden.h"
 #include "../support/randprog.h"
 #include "../support/ranks.h"
