@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# Everything is built under build/<compiler>[-<sanitizers>]/, nothing beside the sources.  `make help` lists the targets.
+# Everything is built under build/<compiler>[-<sanitizers>]/, nothing next to the sources.  `make help` lists the targets.
 SHELL := /bin/bash
 .DEFAULT_GOAL := all
 ifeq ($(origin CC),default)
@@ -25,7 +25,7 @@ TEST_CFLAGS := -O0 -g1
 HOT_TEST_CFLAGS := -O1 -g1
 endif
 COLD_CFLAGS ?=
-# gcc warns that TSan does not model fences; ours stand beside atomics that it does model.
+# gcc warns that TSan does not model fences; ours stand next to atomics that it does model.
 # clang's UBSan reports NULL + 0, which C2y allows, and needs C++'s run time in the emulated GPU's kernels; it has other
 # names for gcc's macros.
 SAN_CFLAGS := $(if $(SAN),-fsanitize=$(SAN) -fno-omit-frame-pointer -fno-sanitize-recover=all \
@@ -192,7 +192,7 @@ check: ## install what is missing, build, run the tests; ONLY=pattern for some, 
 	@$(MAKE) $(CORES) --no-print-directory check-build
 	@HK_BUILD=$(BUILD) HK_MAKE="$(MAKE)" ONLY="$(ONLY)" QUICK="$(QUICK)" LONG="$(LONG)" scripts/check.sh
 
-figures: lib ## how large and how entangled the code is, beside well-kept libraries of the field
+figures: lib ## how large and how entangled the code is, next to well-kept libraries of the field
 	@HK_BUILD=$(BUILD) scripts/figures.sh
 
 bench: ## measure Hocket and its peers side by side

@@ -135,7 +135,7 @@ class Rank:
         return made
 
     def asynchronous(self, nbytes):
-        """What a call that returns at once costs beside one that waits."""
+        """What a call that returns at once costs in comparison with one that waits."""
         x, d = self.torch.zeros(nbytes // 4), self.dist
         took = self.compare(f"all_reduce {shown(nbytes)}, async", {
             "hocket": lambda: d.all_reduce(x), "hocket-async": lambda: d.all_reduce(x, async_op=True).wait()})

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * What a link costs between two processes on two cores, beside what the machine allows: a cache line that goes to and
+ * What a link costs between two processes on two cores, next to what the machine allows: a cache line that goes to and
  * fro, copies, process_vm_readv.  Takes a few seconds.
  *
  *   make build/gcc/bench/link && build/gcc/bench/link [-a]

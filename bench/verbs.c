@@ -227,7 +227,7 @@ static void measure(const test *t, side sides[2]) {
   row(t->name, t->both ? "an exchange" : "one way");
 }
 
-/* What a loop that waits does beside looking. */
+/* What a waiting loop does apart from looking. */
 static void measure_steps(side *s) {
   for (int what = 0; what < 5; what++) {
     static const char *const names[] = {"clock_gettime", "sched_yield", "getppid (a system call)", "ibv_poll_cq, empty",

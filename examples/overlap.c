@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Communication beside computation: an allreduce on a host stream returns at once and goes on in the stream's own
+/* Communication during computation: an allreduce on a host stream returns at once and goes on in the stream's own
  * thread, as it would with a CUDA stream on a GPU.
  *
  *   make examples

@@ -48,7 +48,7 @@ $(FATBIN): build/cuda/flags $(wildcard src/kernels/cuda/*) $(wildcard src/progra
 	@echo "  GPU kernels: $$(wc -c < $@) bytes"
 
 # One architecture's PTX, which the interpreter in the emulated driver runs (CUDAEMU_PTX, tests/ptxemu/), and the machine code that is made
-# of it, which the suites gpu_compile and sass read; what ptxas says of that is beside it.
+# of it, which the suites gpu_compile and sass read; what ptxas says of that is next to it.
 ONE_NVCC = $(or $(NVCC),$(NVCC_HERE))
 # Registers are ptxas' business: nvcc 13.0 gives the limit to a ptxas without a machine, which finds it too big.
 PTX_FLAGS := $(filter-out -maxrregcount=%,$(GPU_CXXFLAGS))
@@ -81,5 +81,5 @@ gpu-pack: ## what a machine with a GPU and no compiler needs to run tests/gpu/se
 gpu-check: ## is everything right on the GPU at hand?  At most seven minutes; results in build/gpu/ (OUT=)
 	@HK_MAKE="$(MAKE)" tests/gpu/build.sh && tests/gpu/session.sh || [ $$? = 77 ]
 
-gpu-bench: ## how fast is the GPU at hand, with OTHER=/path/to/libnccl.so.2 beside Hocket?  Under ten minutes
+gpu-bench: ## how fast is the GPU at hand, with OTHER=/path/to/libnccl.so.2 next to Hocket?  Under ten minutes
 	@HK_MAKE="$(MAKE)" tests/gpu/build.sh && tests/gpu/bench.sh || [ $$? = 77 ]

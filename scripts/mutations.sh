@@ -103,7 +103,7 @@ candidates() {
       END { printf "%s", held }'
 }
 
-# Writes the mutant's source beside the copied tree; false if nothing changed.
+# Writes the mutant's source next to the copied tree; false if nothing changed.
 mutant() { # file line operator
   local script
   case $3 in

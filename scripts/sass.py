@@ -379,7 +379,7 @@ MARKS = "<!-- make sass writes what follows -->\n", "<!-- to here -->\n"
 
 
 def from_ptxas(path):
-    """Of each kernel: registers, and bytes of stack; from what ptxas says (FILE.cubin.log beside FILE.cubin.sass)."""
+    """Of each kernel: registers, and bytes of stack; from what ptxas says (FILE.cubin.log next to FILE.cubin.sass)."""
     kernel, out = "", {}
     for line in open(path.removesuffix(".sass") + ".log", encoding="utf-8"):
         name = re.search(r"Compiling entry function '(\w+)'", line)

@@ -27,9 +27,9 @@ static hk_status join_cluster_look_at(looked *l, const hk_topo *t, const hk_sear
 }
 
 static hk_status join_cluster_fill_host(looked *l, const hk_topo *t, const hk_placement *placements, int n,
-                                        const hk_search *wishes, const hk_path_rules *rules, hk_join_fact *facts) {
+                                        const hk_search *asked, const hk_path_rules *rules, hk_join_fact *facts) {
   uint32_t nodes[HK_SEARCH_RANKS];
-  hk_search what = *wishes;
+  hk_search what = *asked;
   const hk_channels *channels[HK_PATTERNS] = {NULL};
   if (n <= HK_SEARCH_RANKS) { /* with more ranks, the order of ranks is kept */
     for (int i = 0; i < n; i++) nodes[i] = placements[i].node;
@@ -45,17 +45,17 @@ static hk_status join_cluster_fill_host(looked *l, const hk_topo *t, const hk_pl
 hk_status hk_join_cluster(hk_joined **out, const hk_cluster *c, const hk_placement *placements, int nranks,
                           const hk_search *what, const hk_path_rules *rules) {
   hk_status rc = HK_OK;
-  hk_search wishes = *what;
+  hk_search asked = *what;
   looked *kinds = calloc((size_t)c->nkinds, sizeof *kinds);
   hk_join_fact *facts = calloc((size_t)(nranks > 0 ? nranks : 1), sizeof *facts);
   *out = NULL;
   if (!kinds || !facts) HK_GIVE_UP(HK_FAIL_ERRNO("no memory to join the channels of %d ranks", nranks), out);
-  wishes.network = nranks > 0 && placements[nranks - 1].host != placements[0].host;
+  asked.network = nranks > 0 && placements[nranks - 1].host != placements[0].host;
   for (int first = 0, next; first < nranks; first = next) {
     int host = placements[first].host;
     for (next = first; next < nranks && placements[next].host == host; next++) {}
     HK_TRY(join_cluster_fill_host(&kinds[c->kind_of ? c->kind_of[host] : 0], hk_cluster_host(c, host),
-                                  placements + first, next - first, &wishes, rules, facts + first),
+                                  placements + first, next - first, &asked, rules, facts + first),
            out);
   }
   HK_TRY(hk_join(out, what->pattern, facts, nranks), out);

@@ -37,8 +37,8 @@ static hk_status search_check(const hk_paths *p, const hk_search *what) {
   return HK_OK;
 }
 
-hk_cross_nic hk_cross_nic_on(const hk_fabric *f, hk_cross_nic wish) {
-  return wish == HK_CROSS_NIC_BETTER && f->rail ? HK_CROSS_NIC_NO : wish;
+hk_cross_nic hk_cross_nic_on(const hk_fabric *f, hk_cross_nic asked) {
+  return asked == HK_CROSS_NIC_BETTER && f->rail ? HK_CROSS_NIC_NO : asked;
 }
 
 static void search_find_sites(hk_ground *g) {
@@ -254,10 +254,10 @@ static hk_status search_repeat(const hk_ground *g, best *b) {
   hk_status rc = hk_rate_channels(g, b->at, b->n, &rating);
   if (rc != HK_OK) return rc;
   hk_rate parts = g->what->nranks > 1 ? (rating.both + channel_most - 1) / channel_most : 1;
-  hk_rate wish = b->n * (parts > 1 ? parts : 1);
-  if (wish < g->what->min_channels) wish = g->what->min_channels;
-  if (wish > g->limit) wish = g->limit;
-  for (int had = b->n; b->n < wish; b->n++) b->at[b->n] = b->at[b->n % had];
+  hk_rate channels = b->n * (parts > 1 ? parts : 1);
+  if (channels < g->what->min_channels) channels = g->what->min_channels;
+  if (channels > g->limit) channels = g->limit;
+  for (int had = b->n; b->n < channels; b->n++) b->at[b->n] = b->at[b->n % had];
   return HK_OK;
 }
 

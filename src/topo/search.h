@@ -55,7 +55,7 @@ typedef enum hk_cross_nic {
 } hk_cross_nic;
 
 /* If leaf switches are rails, a ring that changes NICs crosses the spines, so it gains nothing. */
-hk_cross_nic hk_cross_nic_on(const struct hk_fabric *f, hk_cross_nic wish);
+hk_cross_nic hk_cross_nic_on(const struct hk_fabric *f, hk_cross_nic asked);
 
 typedef struct hk_search {
   hk_pattern pattern;

@@ -196,7 +196,7 @@ CUresult cuDeviceGetUuid_v2(CUuuid *uuid, CUdevice device) {
   uuid->bytes[15] = (unsigned char)device;
   return code;
 }
-/* Where the fake libnvidia-ml.so.1 stands beside this (tests/fakes/gpus.h), the GPUs are the same. */
+/* Where the fake libnvidia-ml.so.1 stands next to this (tests/fakes/gpus.h), the GPUs are the same. */
 static int pci_domain(void) { return getenv("HOCKET_TEST_GPUS") ? 0xff : 0; }
 static int pci_bus(int device) { return device + (getenv("HOCKET_TEST_GPUS") ? 1 : 0x10); }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Kernels' images and launches.  An image is a shared object (its bytes), the text "cudaemu:PATH", PTX, a fatbin with
- * PTX, or anything else for a real device: in its place kernels.so beside this library is loaded, or what
+ * PTX, or anything else for a real device: in its place kernels.so next to this library is loaded, or what
  * CUDAEMU_KERNELS names. */
 #include <dlfcn.h>
 #include <elf.h>
@@ -69,7 +69,7 @@ static void *open_image(const char *image, int *fd) {
   return library;
 }
 
-/* ---- PTX: an image that is PTX, and, with CUDAEMU_PTX, what is beside the objects that are asked for ---- */
+/* ---- PTX: an image that is PTX, and, with CUDAEMU_PTX, what is next to the objects that are asked for ---- */
 
 static char *read_text(const char *path) {
   FILE *f = fopen(path, "r");
@@ -82,7 +82,7 @@ static char *read_text(const char *path) {
   if (f) fclose(f);
   return text;
 }
-/* With CUDAEMU_PTX, in place of the object X.so: X.ptx in that folder, or beside X.so (1), or that file. */
+/* With CUDAEMU_PTX, in place of the object X.so: X.ptx in that folder, or next to X.so (1), or that file. */
 static char *text_beside(const char *image) {
   char so[PATH_MAX], path[PATH_MAX + 300];
   const char *named = getenv("CUDAEMU_PTX");

@@ -44,7 +44,7 @@ HK_KERNEL void publish(HK_PARAMS(publish_params) p) {
     if (p.fence) hk_fence();
     hk_store_relaxed(p.flag, p.value);
   }
-  /* What is stored may wait as long as its thread runs: until the observer has looked, and writes beside the flag. */
+  /* What is stored may wait as long as its thread runs: until the observer has looked, and writes next to the flag. */
   while (hk_load_relaxed(p.flag + 1) != p.value) hk_relax();
 }
 HK_KERNEL void observe(HK_PARAMS(publish_params) p) {

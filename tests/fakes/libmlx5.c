@@ -27,9 +27,9 @@ _Bool mlx5dv_is_supported(hk_ibv_device *d) { return device_of(d)->mlx5 != 0; }
 int mlx5dv_get_data_direct_sysfs_path(hk_ibv_context *c, char *path, size_t bytes) {
   const fake_verbs_device *d = device_of(c->device);
   must(d->mlx5, "libmlx5 is asked about a card of another maker");
-  if (!d->beside) return ENODEV;
-  if (strlen(d->beside) >= bytes) return ENOSPC;
-  strcpy(path, d->beside);
+  if (!d->second) return ENODEV;
+  if (strlen(d->second) >= bytes) return ENOSPC;
+  strcpy(path, d->second);
   return 0;
 }
 
@@ -37,7 +37,7 @@ hk_ibv_mr *mlx5dv_reg_dmabuf_mr(hk_ibv_pd *pd, uint64_t offset, size_t bytes, ui
                                 int mlx5_access) {
   fake_verbs_device *d = device_of(pd->context->device);
   hk_ibv_mr *(*take)(hk_ibv_pd *, uint64_t, size_t, uint64_t, int, int);
-  must(d->mlx5 && d->beside && mlx5_access == 1, "memory for a data-direct function that is not there");
+  must(d->mlx5 && d->second && mlx5_access == 1, "memory for a data-direct function that is not there");
   *(void **)&take = verbs("ibv_reg_dmabuf_mr");
   errno = d->no_direct;
   hk_ibv_mr *mr = errno ? NULL : take(pd, offset, bytes, iova, fd, access);

@@ -33,7 +33,7 @@ typedef struct fake_verbs_device {
   unsigned ece;         /* its options of connections; 0: it knows none */
   unsigned agreed;      /* those of its queue pair that was joined last */
   int mlx5;             /* libmlx5 supports it */
-  const char *beside;   /* the path of its data-direct function below /sys; NULL: it has none */
+  const char *second;   /* the path of its data-direct function below /sys; NULL: it has none */
   int no_direct;        /* errno with which that refuses memory */
   int directs;          /* registrations for it, so far */
 } fake_verbs_device;

@@ -17,7 +17,7 @@ import sys
 import threading
 import time
 
-sys.dont_write_bytecode = True  # nothing beside the sources
+sys.dont_write_bytecode = True  # nothing next to the sources
 import report
 from cells import all_cells
 from jobs import SLACK, Hosts, Job

@@ -175,7 +175,7 @@ EQUIVALENT = [
     ("the second barrier of a small message is left out, or its heads are weak", SMALL, r"bar\.red|(ld|st)\.relaxed\.sys\.global\.u64",
      "ranks that all send to each other never wait for credits; test_gpu_small waits for them, and TSan sees the barrier (gpu_mutations)"),
     ("a choice is the other way round", r"^(load|store)_odd$", r"selp\.b16",
-     "a short vector goes as a whole one does, which goes byte by byte: no result has the bytes beside it"),
+     "a short vector goes as a whole one does, which goes byte by byte: no result has the bytes next to it"),
     ("the first error is noted by an exchange of narrow scope", r"^report$", r"atom\.sys", "exchanges of the host are always whole"),
 ]
 

@@ -307,7 +307,7 @@ TEST(connections) {
     ck_assert_int_eq(hk_bootstrap_new_id(&id), HK_OK);
     pester_root(&id, true);
     play(&id);
-    /* Right beside it a communicator forms. */
+    /* Right next to it a communicator forms. */
     ck_assert_int_eq(hk_bootstrap_new_id(&id), HK_OK);
     pester_root(&id, true);
     rank_state *r = run_threads(2, &id, 1, join_and_leave, NULL);

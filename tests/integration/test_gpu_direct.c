@@ -327,7 +327,7 @@ TEST(opens_beside_a_kernel) {
 
 /* ---- distances ---- */
 
-/* Two CPUs, each with a GPU; card fake1 is beside GPU 0, fake0 on the CPU of GPU 1. */
+/* Two CPUs, each with a GPU; card fake1 is next to GPU 0, fake0 on the CPU of GPU 1. */
 static void write_machine(void) {
   fm_file(
       "machine.xml",
@@ -359,7 +359,7 @@ static const struct {
   bool direct[2]; /* each rank */
 } levels[] = {{"", {true, false}}, {"SYS", {true, true}}, {"PIX", {true, false}}, {"LOC", {false, false}}};
 
-/* Each side decides for itself: rank 0's GPU has a card beside it, rank 1's does not. Also if the cards act as one. */
+/* Each side decides for itself: rank 0's GPU has a card next to it, rank 1's does not. Also if the cards act as one. */
 TEST_LOOP(keeps_to_the_distance, 1 + (int)HK_ARRAY_LENGTH(levels)) {
   gpu_ranks g;
   const bool merged = _i >= (int)HK_ARRAY_LENGTH(levels);
@@ -388,21 +388,21 @@ static const struct {
   const char *wanted, *level;
   int refusal;
   bool used, direct; /* the function is tried and takes memory; rank 1's GPU memory is accessed */
-} beside[] = {{"1", "", 0, true, true},        {"1", "PIX", 0, true, true},       {"0", "", 0, false, false},
-              {"1", "", ENOSPC, false, false}, {"1", "SYS", ENOSPC, false, true}, {"1", "LOC", 0, false, false}};
+} near[] = {{"1", "", 0, true, true},        {"1", "PIX", 0, true, true},       {"0", "", 0, false, false},
+            {"1", "", ENOSPC, false, false}, {"1", "SYS", ENOSPC, false, true}, {"1", "LOC", 0, false, false}};
 
-/* Card fake0 is far from GPU 1, but has a data-direct function beside it. */
-TEST_LOOP(goes_beside_the_cpu, HK_ARRAY_LENGTH(beside)) {
+/* Card fake0 is far from GPU 1, but has a data-direct function next to it. */
+TEST_LOOP(goes_past_the_cpu, HK_ARRAY_LENGTH(near)) {
   gpu_ranks g;
   begin(&g, 2, true);
   write_machine();
   fm_file("sys/devices/pci0000:40/0000:40:01.0/0000:11:00.0/vendor", "0x10de\n");
   fm_link("sys/bus/pci/devices/0000:11:00.0", "../../../devices/pci0000:40/0000:40:01.0/0000:11:00.0");
   verbs->device[0].mlx5 = verbs->device[1].mlx5 = 1;
-  verbs->device[0].beside = "/devices/pci0000:40/0000:40:01.0/0000:12:00.0";
-  verbs->device[0].no_direct = beside[_i].refusal;
-  rdma_param("NCCL_IB_DATA_DIRECT", beside[_i].wanted);
-  rdma_param("NCCL_NET_GDR_LEVEL", beside[_i].level);
+  verbs->device[0].second = "/devices/pci0000:40/0000:40:01.0/0000:12:00.0";
+  verbs->device[0].no_direct = near[_i].refusal;
+  rdma_param("NCCL_IB_DATA_DIRECT", near[_i].wanted);
+  rdma_param("NCCL_NET_GDR_LEVEL", near[_i].level);
   gpu_init_all(&g);
   for (int from = 0; from < 2; from++) {
     uint64_t read = now(&verbs->from_gpu), written = now(&verbs->to_gpu);
@@ -410,9 +410,9 @@ TEST_LOOP(goes_beside_the_cpu, HK_ARRAY_LENGTH(beside)) {
     gpu_fill(&g, &c);
     gpu_group(&g, &c);
     gpu_check(&g, &c);
-    ck_assert_int_eq((from ? now(&verbs->from_gpu) > read : now(&verbs->to_gpu) > written), beside[_i].direct);
+    ck_assert_int_eq((from ? now(&verbs->from_gpu) > read : now(&verbs->to_gpu) > written), near[_i].direct);
   }
-  ck_assert_int_eq(verbs->device[0].directs > 0, beside[_i].used);
+  ck_assert_int_eq(verbs->device[0].directs > 0, near[_i].used);
   end(&g);
 }
 

@@ -113,7 +113,7 @@ START_TEST(transfers_take_turns) {
 END_TEST
 
 /* As many ranks of a communicator on one device as a launch has room for, and one more. A second communicator, whose
- * ranks do not fit beside the first one's, gets a launch of its own. */
+ * ranks do not fit next to the first one's, gets a launch of its own. */
 START_TEST(full_launch) {
   enum { MOST = HK_GPU_BATCH + 1, PAIR = 2 };
   const int n = HK_GPU_BATCH + _i;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The example CollNet plugin, beside the net plugin in one library; VERSION is 8 to 12. It really adds up: a group's
+/* The example CollNet plugin, next to the net plugin in one library; VERSION is 8 to 12. It really adds up: a group's
  * first rank gets all parts over TCP on 127.0.0.1 and sends the sum to all, or what is gathered, or to each its part of
  * the sum; v9 does not gather and scatter. It is strict where real ones are: memory
  * must be registered, 8 requests at most, `connect` returns when all of the group have called it. Unlike a switch, it

@@ -14,7 +14,7 @@ static void read_piece(unsigned char *to, uint64_t at, unsigned bytes, bool stro
     memcpy(to, (const void *)(uintptr_t)at, bytes);
     return;
   }
-  for (unsigned left = bytes; left;) { /* the upper half first: what is beside it is at least as new */
+  for (unsigned left = bytes; left;) { /* the upper half first: what is next to it is at least as new */
     const unsigned n = left > 8 ? 8 : left;
     left -= n;
     const uintptr_t p = (uintptr_t)at + left;

@@ -115,16 +115,16 @@ def streams():
     for x in many:
         same("all_reduce on a stream", x, [sum(range(size))] * len(x))
     # Real overlap: rank 0 makes the call when the others have gone on after theirs.
-    stream, x, beside, note = hocket.Stream(), filled("d", 4, 1), comm.split(0), bytearray(1)
+    stream, x, other, note = hocket.Stream(), filled("d", 4, 1), comm.split(0), bytearray(1)
     if rank:
         comm.all_reduce(x, stream=stream)
-        beside.send(note, 0)
+        other.send(note, 0)
     else:
         for r in range(1, size):
-            beside.recv(note, r)
+            other.recv(note, r)
         comm.all_reduce(x, stream=stream)
     stream.synchronize()
-    beside.close()
+    other.close()
     if not stream.done():
         raise SystemExit("a stream that was synchronized has work")
     same("all_reduce on a stream", x, [size] * 4)

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # cluster.sh COMMAND...: runs COMMAND with a Slurm of its own on this machine: the real daemons from Debian, two nodes of 4 CPUs, n1 and n2.
 # Both nodes are this host, so their ranks share memory; what a real cluster adds is only the network.  Needs root.  The daemons use
-# folders and ports of their own, beside a Slurm that the machine may have, and end with the command.
+# folders and ports of their own, next to a Slurm that the machine may have, and end with the command.
 set -u
 if [ -z "${HK_SLURM_DIR:-}" ]; then
   HK_SLURM_DIR=$(mktemp -d) || exit 1

@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# The library as the loader and NCCL's clients see it: exactly the symbols of tests/exports.txt (hocket* beside them), the
+# The library as the loader and NCCL's clients see it: exactly the symbols of tests/exports.txt (hocket* next to them), the
 # SONAME, no dependency but the C library, the version's text, the size budget.
 set -u
 lib=$HK_BUILD/lib/libnccl.so.2

@@ -409,7 +409,7 @@ TEST(leaves_no_descriptor) {
 }
 
 TEST(keeps_to_the_port_range) {
-  /* Three ports beside one that the kernel found free. */
+  /* Three ports next to one that the kernel found free. */
   hk_addr probe = addr("127.0.0.1", 0);
   int fd, fds[4];
   ck_assert_int_eq(hk_listen(hk_settings_now(), &probe, 1, &fd), HK_OK);

@@ -21,8 +21,8 @@
 #include "../fakes/gpus.h"
 #include "../support/suite.h"
 
-/* The path of a file beside this test's folder. */
-static const char *beside(const char *name) {
+/* The path of a file next to this test's folder. */
+static const char *path_near(const char *name) {
   static char path[600];
   char self[512];
   ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
@@ -34,7 +34,7 @@ static const char *beside(const char *name) {
 
 /* Memory of a GPU in a host communicator is an error in words, and the communicator stays usable. */
 TEST(gpu_memory_is_refused) {
-  void *lib = dlopen(beside("fakes/libcuda.so.1"), RTLD_NOW | RTLD_LOCAL);
+  void *lib = dlopen(path_near("fakes/libcuda.so.1"), RTLD_NOW | RTLD_LOCAL);
   ck_assert_msg(lib != NULL, "%s", dlerror());
   fake_machine *m = dlsym(lib, "fake_gpus");
   static char gpu[256];
@@ -68,7 +68,7 @@ static hk_device *cuda(void) {
   int devices;
   const char *path = getenv("HK_TEST_CUDAEMU");
   unsetenv("HOCKET_DEVICE"); /* scripts/check.sh sets it */
-  if (!path) path = beside("cudaemu/libcuda.so.1");
+  if (!path) path = path_near("cudaemu/libcuda.so.1");
   if (!dlopen(path, RTLD_NOW | RTLD_GLOBAL)) {
     printf("SKIP: the CUDA device: no %s\n", path);
     return NULL;
@@ -173,7 +173,7 @@ TEST(cuda_allreduce) {
   if (!d) return;
   if (hk_gpu_image(&image, &image_bytes) != HK_OK) {
     image = "cudaemu:";
-    if (access(beside("cudaemu/kernels.so"), R_OK)) {
+    if (access(path_near("cudaemu/kernels.so"), R_OK)) {
       printf("SKIP: kernels on the emulated driver: they were not compiled, which takes g++\n");
       d->ops->close(d);
       return;

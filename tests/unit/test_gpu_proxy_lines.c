@@ -8,7 +8,7 @@
 #include "../support/gpu_proxy.h"
 #include "../support/suite.h"
 
-/* Slots in lines, as the kernels' link.h and move.h have them: each word of data, and beside it the slot's flag. */
+/* Slots in lines, as the kernels' link.h and move.h have them: each word of data, and next to it the slot's flag. */
 static uint32_t flag_of(uint64_t k) { return hk_gpu_line_flag(k + 1, SIGNATURE); }
 static uint64_t *lines_of(const hk_gpu_link *l, uint64_t k) {
   return (uint64_t *)(void *)(l->lines + k % SLOTS * 2 * HK_GPU_LL_NET_MAX);
@@ -25,7 +25,7 @@ static bool has_lines(const hk_gpu_link *l, uint64_t k, uint32_t bytes) {
   return true;
 }
 
-/* Lines of every length: what goes in comes out, and nothing is written beside it; one that is missing is noticed. */
+/* Lines of every length: what goes in comes out, and nothing is written next to it; one that is missing is noticed. */
 TEST(lines) {
   static _Alignas(16) uint64_t line[HK_GPU_LL_NET_MAX / 4 + 2];
   static unsigned char from[HK_GPU_LL_NET_MAX], to[HK_GPU_LL_NET_MAX + 1];

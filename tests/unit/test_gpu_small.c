@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The kernel of small messages (src/kernels/cuda/small.h) on POSIX threads, beside the interpreter: equal bits whoever
+/* The kernel of small messages (src/kernels/cuda/small.h) on POSIX threads, next to the interpreter: equal bits whoever
  * runs which rank, in any number of passes and channels; what it takes and what not; numbers that come round, abort.
  * check: timeout=300 long=tsan */
 #define GPU_WARP 8

@@ -74,8 +74,8 @@ TEST_LOOP(finds_the_way, 2 * (int)HK_ARRAY_LENGTH(pairs)) {
 
 #define BESIDE "/devices/pci0018:00/0018:00:00.0/0018:01:00.0/0018:03:00.0"
 static const struct {
-  const char *beside, *wanted, *pci; /* NCCL_IB_DATA_DIRECT; CUDAEMU_DMABUF_PCI */
-  int mlx5, refusal;                 /* of the data-direct function */
+  const char *second, *wanted, *pci; /* NCCL_IB_DATA_DIRECT; CUDAEMU_DMABUF_PCI */
+  int mlx5, refusal;                  /* of the data-direct function */
   bool direct;
   const char *words;
 } direct[] = {
@@ -100,7 +100,7 @@ TEST_LOOP(uses_data_direct, HK_ARRAY_LENGTH(direct)) {
   emu_start(1);
   rdma_param("NCCL_IB_DATA_DIRECT", direct[_i].wanted);
   v->device[0].mlx5 = direct[_i].mlx5;
-  v->device[0].beside = direct[_i].beside;
+  v->device[0].second = direct[_i].second;
   v->device[0].no_direct = direct[_i].refusal;
   const hk_ibv *api = hk_ibv_load(why, sizeof why);
   ck_assert_int_eq(hk_cuda_open(0, &gpu), HK_OK);
@@ -155,10 +155,10 @@ TEST(measures_data_direct) {
   hk_ibv_context *card = api->open_device(list[0]);
   v->device[0].mlx5 = 1;
   ck_assert(!hk_ib_direct_function(hk_settings_now(), card, path));
-  v->device[0].beside = BESIDE;
+  v->device[0].second = BESIDE;
   ck_assert(hk_ib_direct_function(hk_settings_now(), card, path));
   ck_assert_str_eq(path, "/sys" BESIDE);
-  v->device[0].beside = "devices/x";
+  v->device[0].second = "devices/x";
   ck_assert(hk_ib_direct_function(hk_settings_now(), card, path));
   ck_assert_str_eq(path, "/sys/devices/x");
   api->close_device(card);

@@ -158,7 +158,7 @@ TEST(turned_rails) {
   hk_joined_free(j);
 }
 
-/* Ranks dealt out over hosts in turn; CPUs beside GPUs. */
+/* Ranks dealt out over hosts in turn; CPUs next to GPUs. */
 TEST(interleaved_ranks) {
   hk_join_fact a[8], b[4], facts[12];
   int na, nb, n = 0;
@@ -253,7 +253,7 @@ TEST(refusals) {
   ck_assert_ptr_null(j);
 }
 
-/* Sixteen thousand ranks: little work beside the exchange of the facts. */
+/* Sixteen thousand ranks: little work next to the exchange of the facts. */
 TEST(many_ranks) {
   enum { HOSTS = 2048 };
   hk_join_fact *facts = calloc(HOSTS * 8, sizeof *facts);

@@ -266,7 +266,7 @@ TEST(chooses_routes) {
   ck_assert_int_eq(peer.naddrs, 5);
   ck_assert_int_eq(peer.nsockets, 4);
   ck_assert_int_eq(me.addrs[2].iface, me.addrs[1].iface);
-  /* The fast network beside the slow one. */
+  /* The fast network next to the slow one. */
   ck_assert_int_eq(hk_socket_routes(&me, &peer, 0, r), 1);
   ck_assert_str_eq(hk_addr_format(&r[0].to, text), "10.1.0.2<0>");
   ck_assert_int_eq(r[0].iface, 0);
@@ -282,7 +282,7 @@ TEST(chooses_routes) {
   ck_assert_int_eq(hk_socket_routes(&me, &peer, 0, r), 0);
 }
 
-/* Two fast networks of unequal names and orders, beside a slow one that both hosts have, too. */
+/* Two fast networks of unequal names and orders, next to a slow one that both hosts have, too. */
 TEST(uses_all_equal_interfaces) {
   hk_iface mine[] = {iface("eth0", "192.168.7.1", 24, 10000, HK_IFACE_PHYSICAL),
                      iface("rdma0", "10.1.0.1", 16, 100000, HK_IFACE_PHYSICAL),

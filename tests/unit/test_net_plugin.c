@@ -11,7 +11,7 @@
 #include "../support/net_world.h"
 #include "../support/suite.h"
 
-/* An example that was built beside this program. */
+/* An example that was built next to this program. */
 static void use_plugin(const char *name, const char *version) {
   char self[3800] = "", path[4096];
   ck_assert_int_gt((int)readlink("/proc/self/exe", self, sizeof self - 1), 0);

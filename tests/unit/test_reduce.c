@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* check: fast notsan */
 /* Data movement against an element-by-element reference: every type, operator and vector level over numbers of sources
- * and destinations, sizes, alignments, in place or not; then every value of the small floats, rounding at and beside
+ * and destinations, sizes, alignments, in place or not; then every value of the small floats, rounding at and next to
  * every midpoint, and reads that must not leave the operands' pages. */
 #include <check.h>
 #include <math.h>
@@ -353,7 +353,7 @@ TEST_LOOP(every_small_value, LEVELS) {
 }
 
 /* Every value times factors whose products fp32 holds: halves are ties among the subnormals, the others fall on and
- * beside midpoints everywhere. */
+ * next to midpoints everywhere. */
 TEST_LOOP(rounding_of_products, LEVELS) {
   if (!use_level(_i)) return;
   static const double factors[] = {0.5, 0.25, 0.75, 1.25, 1.5, 1.75, 3, 0.4375, 0.0390625, -0.625, 16};

@@ -107,7 +107,7 @@ TEST(links) {
   fm_link("down", "a/b");
   fm_link("up", "/");
   fm_link("self", ".");
-  fm_link("beside/x", scratch_folder);
+  fm_link("next to/x", scratch_folder);
   ck_assert(hk_sysfs_real(scratch_folder, out, "/down/%s", "c"));
   ck_assert_str_eq(out, "/a/b/c");
   ck_assert(hk_sysfs_real(scratch_folder, out, "/self"));
@@ -117,14 +117,14 @@ TEST(links) {
   ck_assert(hk_sysfs_real("", out, "%s/down", scratch_folder));
   ck_assert_ptr_nonnull(strstr(out, "/a/b"));
   ck_assert(!hk_sysfs_real("/no/such/root", out, "/../../../tmp"));
-  /* A folder beside the root that has the same beginning is not below it. */
-  char beside[128], link[192];
-  snprintf(beside, sizeof beside, "%sx", scratch_folder);
+  /* A folder next to the root that has the same beginning is not below it. */
+  char sibling[128], link[192];
+  snprintf(sibling, sizeof sibling, "%sx", scratch_folder);
   snprintf(link, sizeof link, "%s/out", scratch_folder);
-  ck_assert_int_eq(mkdir(beside, 0700), 0);
-  ck_assert_int_eq(symlink(beside, link), 0);
+  ck_assert_int_eq(mkdir(sibling, 0700), 0);
+  ck_assert_int_eq(symlink(sibling, link), 0);
   ck_assert(!hk_sysfs_real(scratch_folder, out, "/out"));
-  rmdir(beside);
+  rmdir(sibling);
 
   ck_assert(hk_sysfs_link(scratch_folder, text, sizeof text, "/down"));
   ck_assert_str_eq(text, "b");

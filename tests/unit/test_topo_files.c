@@ -79,7 +79,7 @@ TEST(rccl_dumps) {
   ck_assert_ptr_nonnull(strstr(hk_last_error(), "gcn=\"hopper\""));
 }
 
-/* As NCCL 2.29 to 2.32 write them: a CPU without a number beside others, and the attributes of new plugins' kinds. */
+/* As NCCL 2.29 to 2.32 write them: a CPU without a number next to others, and the attributes of new plugins' kinds. */
 TEST(newer_dumps) {
   seen s;
   hk_topo *t = read_text(

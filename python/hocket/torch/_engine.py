@@ -36,7 +36,7 @@ _now = time.monotonic
 
 
 class Engine(Quick):
-    """One rank's part of a group. Operations are collective in the order of the calls; sends and receives go beside
+    """One rank's part of a group. Operations are collective in the order of the calls; sends and receives go next to
     them, those from one rank to another with one tag in their order."""
 
     def __init__(self, store: Any, rank: int, size: int, timeout: float, name: str,

@@ -710,11 +710,11 @@ def _named(group: Any, name: str | None, description: str | None) -> Any:
     return group
 
 
-def create(store: Any, rank: int, size: int, timeout: float, name: str, beside: Any, unformed: bool = False) -> Any:
+def create(store: Any, rank: int, size: int, timeout: float, name: str, config: Any, unformed: bool = False) -> Any:
     """What torch.distributed gets for one group: all members call it."""
     engine: Any = (Unformed if unformed else Engine)(store, rank, size, timeout, name)
     engine.observed = _is_observed()
-    alone = beside is None or _alone(beside)
+    alone = config is None or _alone(config)
     try:
         part = HocketBackend(engine)
     except TypeError as error:

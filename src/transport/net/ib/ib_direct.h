@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Data direct: some of NVIDIA's cards have a second PCI function, beside a GPU, by which they access the GPU's memory
+/* Data direct: some of NVIDIA's cards have a second PCI function, next to a GPU, by which they access the GPU's memory
  * over PCI alone, although the card itself is attached to the CPU. libmlx5 registers memory for it, in newer versions
  * of rdma-core: 56 has it, 50 has not. */
 #pragma once

@@ -21,7 +21,7 @@ enum {
   TABLE_OUT = TABLE_IN + TABLE_BYTES,
   ONCE = HK_IB_INLINE / sizeof(hk_ib_place) /* entries in one write */
 };
-_Static_assert((int)TABLE_OUT + (int)TABLE_BYTES <= (int)HK_IB_ENTRY, "both tables fit beside the credits");
+_Static_assert((int)TABLE_OUT + (int)TABLE_BYTES <= (int)HK_IB_ENTRY, "both tables fit next to the credits");
 
 static size_t ib_place_entry_at(uint64_t k) { return k % HK_IB_PLACES * sizeof(hk_ib_place); }
 static hk_ib_place *ib_place_entry(const hk_ib_conn *c, size_t table, uint64_t k) {
