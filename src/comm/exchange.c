@@ -11,8 +11,6 @@
 #include "../run/collnet.h"
 #include "../run/profiler.h"
 #include "../transport/peer.h"
-#include "../transport/registry.h"
-#include "../transport/transport.h"
 #include "consistency.h"
 #include "diagnose.h"
 #include "hosts.h"

@@ -7,8 +7,6 @@
 #include "../base/param.h"
 #include "../base/thread.h"
 #include "../boot/bootstrap.h"
-#include "../run/profiler.h"
-#include "../transport/peer.h"
 #include "comm.h"
 #include "wiring.h"
 
@@ -68,13 +66,13 @@ hk_status hk_wire_attach(ncclComm_t c, void *facts, void (*announce)(void *comm,
                               .serve = wire_serve,
                               .announce = announce,
                               .arg = c,
-                              .gpu = w->env.gpu, /* from the backend */
+                              .gpu = w->env.gpu, /* this and net_event: from those who have them */
                               .settings = c->settings,
                               .slot_bytes = (size_t)c->settings->SLOT_BYTES,
                               .nslots = (uint32_t)c->settings->SLOTS,
                               .net_name = c->options.net_name,
                               .traffic_class = c->options.traffic_class,
-                              .net_event = c->profiler ? hk_profile_net_event : NULL,
+                              .net_event = w->env.net_event,
                               .profiler = c->profiler,
                               .states = w->states};
   w->via = calloc((size_t)c->nranks, sizeof *w->via);
@@ -254,15 +252,9 @@ hk_status hk_wire_progress(ncclComm_t c, bool *moved) {
 
 hk_transport_env *hk_wire_env(ncclComm_t c) { return &c->wiring->env; }
 
-bool hk_wire_near(ncclComm_t c, int peer) { return c->peers[peer].host == c->peers[c->rank].host; }
-
-int hk_wire_host_ranks(const struct ncclComm *c, int rank) {
-  int ranks = 0;
-  for (int i = 0; i < c->nranks; i++) ranks += c->peers[i].host == c->peers[rank].host;
-  return ranks;
-}
-
 hk_transport_state *hk_wire_state(ncclComm_t c, int peer) { return c->wiring->states[c->wiring->via[peer]]; }
+
+void hk_wire_use_collnet(ncclComm_t c, hk_transport_state *s) { c->wiring->collnet = s; }
 
 bool hk_wire_proxied(ncclComm_t c, int peer) { return hk_transports[c->wiring->via[peer]]->progress != NULL; }
 

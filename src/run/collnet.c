@@ -9,9 +9,8 @@
 #include "../base/param.h"
 #include "../boot/bootstrap.h"
 #include "../core/comm.h"
-#include "../core/wiring.h"
-#include "../decide/machine.h"
 #include "../program/layout.h"
+#include "../program/program.h"
 #include "collnet.h"
 #include "selection.h"
 
@@ -66,7 +65,7 @@ static hk_status collnet_begin(ncclComm_t c, char *why, size_t bytes) {
   verdict *verdicts = calloc((size_t)c->nranks, sizeof *verdicts + sizeof(int));
   if (!facts || !verdicts) HK_GIVE_UP(HK_FAIL_ERRNO("no memory for CollNet plugins of %d ranks", c->nranks), out);
   hk_bootstrap_begin(c->bootstrap, HK_PHASE_INIT, "the init (CollNet plugins)");
-  HK_TRY(hk_collnet_begin(&c->wiring->env, &s, &facts[c->rank]), out);
+  HK_TRY(hk_collnet_begin(hk_wire_env(c), &s, &facts[c->rank]), out);
   HK_TRY(hk_bootstrap_allgather(c->bootstrap, facts, sizeof *facts), out);
   int bad = collnet_without_plugin(c, facts, &sums, text, sizeof text);
   if (bad < 0) HK_TRY(collnet_connect_group(c, s, facts, verdicts), out);
@@ -79,11 +78,10 @@ static hk_status collnet_begin(ncclComm_t c, char *why, size_t bytes) {
     snprintf(why, bytes, "rank %d: %s", bad, text);
     goto out;
   }
-  c->wiring->collnet = s;
-  c->selection->sums = sums;
-  c->selection->network_calls = c->selection->layout->nhosts <= HK_COLLNET_ROUND_RANKS ? facts[0].calls : 0;
-  for (int r = 1; r < c->nranks; r++) c->selection->network_calls &= facts[r].calls;
-  c->selection->machine->team.in_network = true;
+  int calls = c->selection->layout->nhosts <= HK_COLLNET_ROUND_RANKS ? facts[0].calls : 0;
+  for (int r = 1; r < c->nranks; r++) calls &= facts[r].calls;
+  hk_wire_use_collnet(c, s);
+  hk_selection_use_network(c, sums, calls);
   s = NULL;
 out:
   if (s) s->transport->detach(s);

@@ -9,7 +9,8 @@
 #include "../base/wait.h"
 #include "../core/call.h"
 #include "../core/comm.h"
-#include "../transport/link.h" /* HK_CHANNELS */
+#include "../program/limits.h" /* HK_CHANNELS */
+#include "../transport/transport.h"
 #include "profiler_abi.h"
 
 struct hk_profiler {
@@ -63,6 +64,7 @@ hk_status hk_profiler_load(ncclComm_t c) {
   p->comm = c;
   p->plugin = plugin;
   c->profiler = p;
+  hk_wire_env(c)->net_event = hk_profile_net_event;
   HK_INFO(HK_SUB_INIT, "profiler plugin %s (v%d) from %s", profiler_name_of(p), plugin.version, plugin.file);
   return HK_OK;
 }

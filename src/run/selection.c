@@ -150,6 +150,12 @@ const hk_machine *hk_selection_machine(ncclComm_t c) { return c->selection->mach
 
 const hk_constants *hk_selection_constants(ncclComm_t c) { return &c->selection->overrides->constants; }
 
+void hk_selection_use_network(ncclComm_t c, uint64_t sums, int calls) {
+  c->selection->sums = sums;
+  c->selection->network_calls = calls;
+  c->selection->machine->team.in_network = true;
+}
+
 hk_status hk_selection_layout(ncclComm_t c, const uint64_t *hosts, const int32_t *order, int nchannels) {
   return hk_layout_new(&c->selection->layout, c->nranks, hosts, NULL, order, nchannels);
 }

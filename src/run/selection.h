@@ -50,6 +50,8 @@ hk_status hk_selection_check(ncclComm_t c, const struct hk_call *op, const char 
 hk_status hk_selection_price(ncclComm_t c, const struct hk_call *op, double *us); /* microseconds, by the cost model */
 const struct hk_machine *hk_selection_machine(ncclComm_t c);
 const struct hk_constants *hk_selection_constants(ncclComm_t c);
+/* The network reduces (CollNet); arguments: hk_selection.sums, .network_calls. */
+void hk_selection_use_network(ncclComm_t c, uint64_t sums, int calls);
 /* Sets the layout of the ranks, as hk_layout_new. */
 hk_status hk_selection_layout(ncclComm_t c, const uint64_t *hosts, const int32_t *order, int nchannels);
 void hk_selection_rings(ncclComm_t c, struct hk_ring_settings *out); /* the user's settings */
