@@ -7,6 +7,7 @@
 #include "../base/hash.h"
 #include "../base/param.h"
 #include "folder.h"
+#include "outlines.h"
 #include "programs.h"
 #include "rules.h"
 
@@ -134,6 +135,30 @@ hk_status hk_overrides_read(hk_overrides *o, const hk_settings *s, int min_chann
       hk_hash_mix(hk_hash_mix(hk_hash_mix(1, (uint64_t)o->paths.p2p_level), o->paths.no_pxn), o->paths.no_nvb);
   o->agreement[HK_AGREE_GDR_LEVEL] = (uint64_t)o->gdr_level;
   return HK_OK;
+}
+
+uint64_t hk_overrides_programs(const hk_overrides *o) { return o->programs ? o->programs->hash : 0; }
+
+hk_status hk_overrides_add_program(hk_overrides *o, int nranks, const char *name, const char *text, uint8_t *way) {
+  if (!o->programs) HK_OR_RETURN(hk_user_programs_new(&o->programs));
+  o->filter.algorithms = o->programs->all;
+  const int before = o->programs->n;
+  const uint64_t hash_before = o->programs->hash;
+  HK_OR_RETURN(hk_user_programs_add(o->programs, name, text, (unsigned)o->settings->SLOTS, way));
+  for (int i = before; i < o->programs->n; i++) {
+    const int n = o->programs->own[i].loaded.nranks;
+    if (n == nranks) continue;
+    hk_user_programs_drop(o->programs, hash_before);
+    return HK_FAIL(HK_ERR_ARGUMENT, "%s: a program of %d ranks, and this communicator has %d", name, n, nranks);
+  }
+  return HK_OK;
+}
+
+void hk_overrides_drop_program(hk_overrides *o, hk_outlines *outlines, uint64_t hash_before) {
+  hk_user_programs *p = o->programs;
+  /* Prices are kept by address, and the next program has the address of one that goes. */
+  for (int i = 0; i < p->n; i++) hk_outlines_forget(outlines, &p->own[i].algorithm);
+  hk_user_programs_drop(p, hash_before);
 }
 
 void hk_overrides_clear(hk_overrides *o) {

@@ -8,6 +8,7 @@
 #include "constants.h"
 #include "filter.h"
 
+struct hk_outlines;       /* outlines.h */
 struct hk_program_folder; /* folder.h */
 struct hk_settings;       /* base/param.h */
 struct hk_user_programs;  /* programs.h */
@@ -58,4 +59,10 @@ int hk_overrides_files(const hk_overrides *o);
 hk_status hk_overrides_load(hk_overrides *o, uint8_t *ways, bool proved);
 /* Equal on ranks that have loaded the same programs and have the same rules. */
 uint64_t hk_overrides_loaded(const hk_overrides *o);
+/* Adds the programs of a text to those that may be chosen; errors name it by `name`, `way` as in hk_user_programs_add.
+ * HK_ERR_ARGUMENT: it is for another number of ranks, too. hk_overrides_drop_program removes what was added since
+ * hk_overrides_programs had that value; `outlines`: of the machine. */
+hk_status hk_overrides_add_program(hk_overrides *o, int nranks, const char *name, const char *text, uint8_t *way);
+void hk_overrides_drop_program(hk_overrides *o, struct hk_outlines *outlines, uint64_t hash_before);
+uint64_t hk_overrides_programs(const hk_overrides *o); /* the hash of the programs; 0: none */
 void hk_overrides_clear(hk_overrides *o);

@@ -277,3 +277,5 @@ hk_status hk_select_all(const hk_machine *m, const hk_filter *filter, hk_coll co
   }
   return HK_OK;
 }
+
+const char *hk_decision_algorithm(const hk_decision *d) { return d->algorithm->name; }

@@ -59,3 +59,4 @@ typedef struct hk_alternative {
  * each barred protocol of an algorithm that can run). */
 hk_status hk_select_all(const struct hk_machine *m, const hk_filter *filter, hk_coll coll, size_t bytes,
                         hk_alternative out[HK_ALTERNATIVES], int *n);
+const char *hk_decision_algorithm(const hk_decision *d); /* its name */

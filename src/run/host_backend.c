@@ -1,22 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The backend for ranks on host memory: calls run on the calling thread or on a host stream's thread, over the links of
  * the transports. */
+#include "host_backend.h"
 #include <stdlib.h>
 #include <string.h>
 #include "../base/thread.h"
-#include "../boot/host.h" /* HK_CPU_WORDS */
 #include "../core/backend.h"
 #include "../core/call.h"
 #include "../core/comm.h"
-#include "../core/links.h"
-#include "../decide/constants.h"
-#include "../decide/machine.h"
-#include "../device/device.h" /* hk_cuda_owns */
 #include "../device/host.h"
 #include "../failure/failure.h"
-#include "../kernels/steps.h"
-#include "../topo/detect.h"
-#include "../topo/topo.h"
 #include "run.h"
 #include "stream.h"
 
@@ -39,80 +32,7 @@ static bool host_backend_free_memory(void *p, hk_status *rc) {
   return true;
 }
 
-/* ---- init ---- */
-
-static hk_status host_backend_topology(ncclComm_t c, hk_topo **own, const hk_topo **out) {
-  hk_status rc = hk_topo_detect_with_file(c->settings, own, HK_DETECT_NO_GPU);
-  *out = *own;
-  return rc;
-}
-
-/* The CPU with the most processors that the rank may use; the lowest such CPU. */
-static uint32_t host_backend_node_of(const hk_topo *t, const void *fact, const uint64_t *cpus) {
-  uint32_t best = 0;
-  int most = -1;
-  (void)fact;
-  _Static_assert((int)HK_CPU_WORDS == (int)HK_CPU_MASK_WORDS, "masks of one length");
-  for (uint32_t i = t->first_of[HK_NODE_CPU]; i < t->first_of[HK_NODE_CPU + 1]; i++) {
-    int common = 0;
-    for (int k = 0; k < HK_CPU_WORDS; k++) common += __builtin_popcountll(t->nodes[i].cpu.mask[k] & cpus[k]);
-    if (common > most) most = common, best = i;
-  }
-  return best;
-}
-
-static void host_backend_machine(const struct ncclComm *c, const hk_host_facts *hosts, const struct hk_joined *rings,
-                                 const hk_constants *constants, hk_machine *out) {
-  (void)c;
-  (void)rings;
-  *out = hk_machine_of_hosts(hosts, constants);
-}
-
-/* ---- plans ---- */
-
-static unsigned host_backend_most_channels(const struct ncclComm *c, const hk_program *p, unsigned span) {
-  (void)c;
-  /* all ranks of a group must request the network's sums in the same order */
-  return p->traits.in_groups ? 1 : HK_CHANNELS / span;
-}
-
-/* HK_ERR_USAGE if a buffer is a GPU's. */
-static hk_status host_backend_refuse_gpu_memory(const hk_call *call) {
-  const void *buffers[] = {call->in, call->out};
-  int device;
-  for (size_t i = 0; i < HK_ARRAY_LENGTH(buffers); i++)
-    if (buffers[i] && hk_cuda_owns(buffers[i], &device))
-      return HK_FAIL(
-          HK_ERR_USAGE,
-          "%s: %p is memory of GPU %d, but this communicator works on host memory (HOCKET_DEVICE=host, or a library "
-          "without GPU kernels: make NVCC=/path/to/nvcc): copy the data to the host and call with that",
-          call->p2p ? hk_p2p_name((hk_p2p)call->p2p) : hk_coll_name((hk_coll)call->coll), buffers[i], device);
-  return HK_OK;
-}
-
-/* The call's memory is checked here, when a plan is bound, so that repeated calls need no check. */
-static hk_status host_backend_bind_links(ncclComm_t c, hk_plan *plan, unsigned span, const hk_call *call) {
-  const hk_link_need *needs = hk_program_links(plan->program);
-  HK_OR_RETURN(host_backend_refuse_gpu_memory(call));
-  if (span * plan->channels > HK_CHANNELS)
-    return HK_FAIL(HK_ERR_INTERNAL, "%s needs %u channels, %d is the most", plan->program->algorithm,
-                   span * plan->channels, HK_CHANNELS);
-  for (unsigned ch = 0; ch < plan->channels; ch++) {
-    for (unsigned i = 0; i < plan->program->nlinks; i++) {
-      hk_link_key key = {
-          .peer = needs[i].peer, .kind = needs[i].kind, .channel = (uint8_t)(needs[i].channel + ch * span)};
-      hk_wired_link *l;
-      HK_OR_RETURN(hk_wire_link(c, key, &l));
-      plan->links[ch * plan->program->nlinks + i] = &l->link;
-      plan->proxied = plan->proxied || l->link.proxied;
-    }
-  }
-  plan->steps = hk_steps_make(plan);
-  hk_run_spread(c);
-  return HK_OK;
-}
-
-static size_t host_backend_slot_bytes(const struct ncclComm *c, const hk_program *p, size_t bytes) {
+static size_t host_backend_slot_bytes(const struct ncclComm *c, const struct hk_program *p, size_t bytes) {
   (void)p;
   (void)c;
   return bytes;
@@ -121,7 +41,7 @@ static size_t host_backend_slot_bytes(const struct ncclComm *c, const hk_program
 /* ---- calls ---- */
 
 /* The check of a transfer's buffer is skipped if the last transfer had the same buffer. Transfers have a fixed plan, so
- * host_backend_bind_links does not check them. */
+ * hk_host_bind does not check them. */
 static inline const void **host_backend_looked_at(const hk_call *call, const void **buffer) {
   bool in = call->p2p == HK_P2P_SEND || call->p2p == HK_P2P_PUT;
   *buffer = in ? call->in : call->out;
@@ -137,7 +57,7 @@ static __attribute__((noinline)) hk_status host_backend_check_all(const hk_call 
         "%s: launchCompletionEvent is a CUDA event, and this communicator works on host memory: leave it out", who);
   if (!call->p2p) return HK_OK;
   if (buffer != *seen && call->count && call->p2p != HK_P2P_WAIT) {
-    HK_OR_RETURN(host_backend_refuse_gpu_memory(call));
+    HK_OR_RETURN(hk_host_refuse_gpu_memory(call));
     *seen = buffer;
   }
   return HK_OK;
@@ -270,11 +190,11 @@ static const hk_process_ops host_backend_process = {.devices = host_backend_devi
 
 const hk_backend hk_backend_host = {
     .process = &host_backend_process,
-    .topology = host_backend_topology,
-    .node_of = host_backend_node_of,
-    .machine = host_backend_machine,
-    .most_channels = host_backend_most_channels,
-    .bind = host_backend_bind_links,
+    .topology = hk_host_topology,
+    .node_of = hk_host_node_of,
+    .machine = hk_host_machine,
+    .most_channels = hk_host_most_channels,
+    .bind = hk_host_bind,
     .slot_bytes = host_backend_slot_bytes,
     .check = host_backend_check,
     .hold = host_backend_hold,

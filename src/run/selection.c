@@ -1,150 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A communicator's decisions (selection.h): the machine and the filter of a call, and the user's settings. */
+/* What a communicator's decisions follow from (selection.h): the machine, and the user's settings. */
 #include "selection.h"
 #include <stdlib.h>
 #include <string.h>
-#include "../base/log.h"
-#include "../base/param.h"
 #include "../comm/rings.h"
-#include "../core/backend.h"
-#include "../core/call.h"
 #include "../core/comm.h"
 #include "../decide/machine.h"
 #include "../decide/outlines.h"
 #include "../decide/overrides.h"
-#include "../decide/programs.h"
-#include "../decide/select.h"
 #include "../program/layout.h"
 #include "choose.h"
-#include "collnet.h"
 #include "tuner.h"
 
-/* If each pair of ranks has its own count, no rank knows all counts. All ranks then choose as for blocks of this
- * size. */
-enum { PAIR_BYTES = 1 << 20 };
-
-static size_t selection_uneven_count(const hk_call *op) {
-  size_t unit = hk_dtype_size((hk_dtype)op->dtype), longest = op->blocks->longest / unit, count = 1;
-  if (hk_coll_pairs((hk_coll)op->coll)) return PAIR_BYTES / unit;
-  while (count < longest) count *= 2;
-  return count;
-}
-
-size_t hk_selection_count(const hk_call *op) { return op->blocks ? selection_uneven_count(op) : op->count; }
-
-size_t hk_selection_bytes(ncclComm_t c, const hk_call *op) {
-  size_t bytes = hk_selection_count(op) * hk_dtype_size((hk_dtype)op->dtype);
-  bool parts = hk_coll_partition((hk_coll)op->coll) == HK_PART_WHOLE;
-  return parts ? bytes * (size_t)c->nranks : bytes;
-}
-
-static int selection_smaller(int a, int b) { return !a ? b : !b ? a : a < b ? a : b; }
-
-/* The filter from the communicator's and the call's options. */
-static hk_filter selection_filter(ncclComm_t c, const hk_call *op) {
-  hk_filter filter = c->selection->overrides->filter;
-  const hk_call_options *o = &op->options;
-  _Static_assert(sizeof filter.only == sizeof o->only, "one bit set for each protocol");
-  memcpy(filter.only, o->only, sizeof filter.only);
-  filter.inplace = (hk_inplace)o->inplace;
-  if (o->min_ctas) filter.min_channels = o->min_ctas;
-  filter.max_channels = selection_smaller(filter.max_channels, o->max_ctas);
-  if (filter.max_channels && filter.min_channels > filter.max_channels) filter.min_channels = filter.max_channels;
-  filter.efficient = ((o->policy ? o->policy - 1 : c->options.policy) & NCCL_CTA_POLICY_EFFICIENCY) != 0;
-  filter.batch_invariant = (op->redop & HK_REDOP_INVARIANT) != 0;
-  return filter;
-}
-
-/* What the switches and the network can do for this call: they know fewer types and operators than cores do. */
-static void selection_helpers(ncclComm_t c, const hk_call *op, bool *in_switch, bool *in_network) {
-  const hk_team *team = &c->selection->machine->team;
-  *in_switch = team->in_switch && (!hk_coll_reduces((hk_coll)op->coll) || c->backend->switch_reduces(op));
-  *in_network = team->in_network && hk_collnet_can(c, op->coll, op->dtype, hk_call_op(op));
-}
-
-hk_machine hk_selection_machine_for(ncclComm_t c, const hk_call *op) {
-  hk_machine m = *c->selection->machine;
-  selection_helpers(c, op, &m.team.in_switch, &m.team.in_network);
-  /* With LL protocols, two ranks that disagree about a length could wait for lines that the other rank sends in another
-   * form. */
-  if (hk_coll_pairs((hk_coll)op->coll)) m.protocols = 1u << HK_PROTO_SIMPLE;
-  if (hk_call_quantised(op)) hk_machine_quantise(&m, hk_dtype_size((hk_dtype)op->dtype));
-  return m;
-}
-
-hk_status hk_selection_check(ncclComm_t c, const hk_call *op, const char *who) {
-  hk_machine m = hk_selection_machine_for(c, op);
-  hk_filter filter = selection_filter(c, op);
-  hk_decision d;
-  const hk_algorithm *const *all = hk_filter_algorithms(&filter);
-  for (int i = 0; all[i]; i++)
-    for (int p = 0; p < HK_PROTO_COUNT; p++) {
-      bool can;
-      HK_OR_RETURN(
-          hk_select_one(&m, &filter, (hk_coll)op->coll, hk_selection_bytes(c, op), all[i], (hk_protocol)p, &d, &can));
-      if (can) return HK_OK;
-    }
-  return HK_FAIL(
-      HK_ERR_ARGUMENT,
-      "%s: none of the algorithms and protocols that algSelection names can run %s here: `hocket plan` shows "
-      "those that can, and forceAlgSelection = 0 makes it a wish",
-      who, hk_coll_name((hk_coll)op->coll));
-}
-
-enum { CLASSES = HK_COLL_COUNT * HK_SIZE_CLASSES };
-
-/* Asks the model, a tuning file and a plugin for the decision. */
-static hk_status selection_ask(ncclComm_t c, const hk_call *op, size_t bytes, hk_decision *d) {
-  const hk_coll coll = (hk_coll)op->coll;
-  const hk_machine m = hk_selection_machine_for(c, op);
-  const hk_filter filter = selection_filter(c, op);
-  hk_tuner *tuner = c->selection->tuner;
-  HK_OR_RETURN(hk_select(&m, &filter, coll, bytes, d));
-  return tuner && !d->ruled ? hk_tuner_ask(tuner, &m, &filter, coll, bytes, d) : HK_OK;
-}
-
-hk_status hk_selection_price(ncclComm_t c, const hk_call *op, double *us) {
-  hk_decision d;
-  HK_OR_RETURN(selection_ask(c, op, hk_selection_bytes(c, op), &d));
-  *us = d.us;
-  return HK_OK;
-}
-
-/* Once for each collective, by one rank. */
-static void selection_warn_overruled(ncclComm_t c, hk_coll coll, const hk_decision *d) {
-  if (c->rank == 0 && !(c->selection->overruled >> coll & 1u))
-    HK_WARN("%s: NCCL_ALGO allows only algorithms that are not batch-invariant, and HOCKET_BATCH_INVARIANT or "
-            "hocketCommSetBatchInvariant is set: %s is used. Allow one that is (hocket verify --all shows which), or "
-            "unset one of the two",
-            hk_coll_name(coll), d->algorithm->name);
-  c->selection->overruled |= 1u << coll;
-}
-
-hk_status hk_selection_decide(ncclComm_t c, const hk_call *op, size_t bytes, hk_decision *d) {
-  const hk_selection *s = c->selection;
-  const hk_algorithm *const *all = hk_filter_algorithms(&s->overrides->filter);
-  hk_class_decision *kept = NULL;
-  int kind = 0;
-  if (!op->asks && !s->tuner && !s->overrides->rules) {
-    bool in_switch, in_network;
-    selection_helpers(c, op, &in_switch, &in_network);
-    const int unit = hk_call_quantised(op) ? (int)hk_dtype_size((hk_dtype)op->dtype) : 0;
-    kind = 1 + in_switch + 2 * in_network + 4 * ((op->redop & HK_REDOP_INVARIANT) != 0) + 8 * unit;
-    kept = &s->classes[op->coll * HK_SIZE_CLASSES + hk_size_class(bytes)];
-    if (kept->known == kind) {
-      *d = (hk_decision){
-          .algorithm = all[kept->algorithm], .protocol = (hk_protocol)kept->protocol, .channels = kept->channels};
-      return HK_OK;
-    }
-  }
-  HK_OR_RETURN(selection_ask(c, op, bytes, d));
-  if (d->overruled) selection_warn_overruled(c, (hk_coll)op->coll, d);
-  if (!kept || d->note) return HK_OK; /* a note is said for each size */
-  *kept =
-      (hk_class_decision){.known = (uint8_t)kind, .protocol = (uint8_t)d->protocol, .channels = (uint16_t)d->channels};
-  while (all[kept->algorithm] != d->algorithm) kept->algorithm++;
-  return HK_OK;
-}
+enum { CLASSES = HK_COLL_COUNT * HK_DECISION_CLASSES };
 
 const hk_machine *hk_selection_machine(ncclComm_t c) { return c->selection->machine; }
 
@@ -183,38 +51,21 @@ void hk_selection_only(ncclComm_t c, int coll, uint32_t algorithms) {
   selection_forget(c);
 }
 
-const hk_algorithm *const *hk_selection_algorithms(ncclComm_t c) {
+const struct hk_algorithm *const *hk_selection_algorithms(ncclComm_t c) {
   return hk_filter_algorithms(&c->selection->overrides->filter);
 }
 
-uint64_t hk_selection_programs(ncclComm_t c) {
-  const hk_user_programs *p = c->selection->overrides->programs;
-  return p ? p->hash : 0;
-}
+uint64_t hk_selection_programs(ncclComm_t c) { return hk_overrides_programs(c->selection->overrides); }
 
 hk_status hk_selection_add_program(ncclComm_t c, const char *name, const char *text, uint8_t *way, uint64_t *hash) {
-  hk_overrides *o = c->selection->overrides;
-  if (!o->programs) HK_OR_RETURN(hk_user_programs_new(&o->programs));
-  o->filter.algorithms = o->programs->all;
-  const int before = o->programs->n;
-  const uint64_t hash_before = o->programs->hash;
-  HK_OR_RETURN(hk_user_programs_add(o->programs, name, text, (unsigned)c->settings->SLOTS, way));
-  for (int i = before; i < o->programs->n; i++) {
-    const int nranks = o->programs->own[i].loaded.nranks;
-    if (nranks == c->nranks) continue;
-    hk_user_programs_drop(o->programs, hash_before);
-    return HK_FAIL(HK_ERR_ARGUMENT, "%s: a program of %d ranks, and this communicator has %d", name, nranks, c->nranks);
-  }
-  *hash = o->programs->hash;
+  HK_OR_RETURN(hk_overrides_add_program(c->selection->overrides, c->nranks, name, text, way));
+  *hash = hk_selection_programs(c);
   selection_forget(c);
   return HK_OK;
 }
 
 void hk_selection_drop_program(ncclComm_t c, uint64_t hash_before) {
-  hk_user_programs *p = c->selection->overrides->programs;
-  /* Prices are kept by address, and the next program has the address of one that goes. */
-  for (int i = 0; i < p->n; i++) hk_outlines_forget(c->selection->machine->outlines, &p->own[i].algorithm);
-  hk_user_programs_drop(p, hash_before);
+  hk_overrides_drop_program(c->selection->overrides, c->selection->machine->outlines, hash_before);
   selection_forget(c);
 }
 
@@ -224,6 +75,7 @@ hk_status hk_selection_new(ncclComm_t c) {
   if (!s) return HK_FAIL_ERRNO("no memory for a communicator's decisions");
   s->machine = (hk_machine *)(s + 1);
   s->overrides = (hk_overrides *)(s->machine + 1);
+  s->filter = &s->overrides->filter;
   s->classes = (hk_class_decision *)(s->overrides + 1);
   c->selection = s;
   return HK_OK;

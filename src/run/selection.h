@@ -11,11 +11,13 @@ struct hk_algorithm; /* collectives/algorithm.h */
 struct hk_call;
 struct hk_constants;     /* decide/constants.h */
 struct hk_decision;      /* decide/select.h */
+struct hk_filter;        /* decide/filter.h */
 struct hk_layout;        /* program/layout.h */
 struct hk_machine;       /* decide/machine.h */
 struct hk_ring_settings; /* comm/rings.h */
 struct hk_tuner;         /* tuner.h */
 
+enum { HK_DECISION_CLASSES = 512 }; /* HK_SIZE_CLASSES */
 /* A decision that holds for all plain calls of a collective and size class (hk_size_class). */
 typedef struct hk_class_decision {
   uint8_t known; /* 1 + the kind of call; 0: not yet decided */
@@ -28,11 +30,12 @@ typedef struct hk_selection {
   struct hk_machine *machine;
   struct hk_layout *layout;       /* NULL: one host */
   struct hk_overrides *overrides; /* decide/overrides.h */
+  const struct hk_filter *filter; /* the one in `overrides` */
   struct hk_tuner *tuner;         /* NULL: none */
   uint64_t sums;                  /* the reductions of the network, if machine.in_network: hk_collnet_sum bits */
   int network_calls;              /* HK_COLLNET_GATHERS, HK_COLLNET_SCATTERS */
   unsigned overruled;             /* bits 1u << hk_coll: the warning of hk_decision.overruled has been logged */
-  hk_class_decision *classes;     /* HK_COLL_COUNT x HK_SIZE_CLASSES */
+  hk_class_decision *classes;     /* HK_COLL_COUNT x HK_DECISION_CLASSES */
 } hk_selection;
 
 /* The elements of a block on which the choice is based; equal on all ranks. For an uneven collective: of the longest

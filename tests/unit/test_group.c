@@ -23,7 +23,7 @@ enum { COMMS = 3, MOST = 300 };
 static struct ncclComm comms[COMMS]; /* each test has a process of its own */
 static hk_overrides overrides;
 static hk_machine machine;
-static hk_selection selection = {.machine = &machine, .overrides = &overrides};
+static hk_selection selection = {.machine = &machine, .overrides = &overrides, .filter = &overrides.filter};
 static int streams[COMMS], held[COMMS]; /* their addresses are streams; calls that hold them */
 
 /* ---- the backend ---- */
