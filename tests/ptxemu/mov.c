@@ -56,73 +56,44 @@ static void mov_param(ptx_warp *w, const ptx_ins *i, uint32_t lanes) {
   EACH_LANE(d[l] = at;);
 }
 
-enum special {
-  TID_X,
-  TID_Y,
-  TID_Z,
-  NTID_X,
-  NTID_Y,
-  NTID_Z,
-  CTA_X,
-  CTA_Y,
-  CTA_Z,
-  NCTA_X,
-  NCTA_Y,
-  NCTA_Z,
-  LANE,
-  WARP,
-  NWARP,
-  WARP_SIZE,
-  LANE_EQ,
-  LANE_LE,
-  LANE_LT,
-  LANE_GE,
-  LANE_GT,
-  CLOCK,
-  CLOCK_HI,
-  CLOCK64,
-  GLOBALTIMER,
-  GLOBALTIMER_LO,
-  GLOBALTIMER_HI,
-  SMID,
-  NSMID,
-  GRIDID,
-  DYN_SHARED,
-  TOTAL_SHARED,
-  NSPECIAL
-};
-static const char *const specials[NSPECIAL] = {"%tid.x",
-                                               "%tid.y",
-                                               "%tid.z",
-                                               "%ntid.x",
-                                               "%ntid.y",
-                                               "%ntid.z",
-                                               "%ctaid.x",
-                                               "%ctaid.y",
-                                               "%ctaid.z",
-                                               "%nctaid.x",
-                                               "%nctaid.y",
-                                               "%nctaid.z",
-                                               "%laneid",
-                                               "%warpid",
-                                               "%nwarpid",
-                                               "WARP_SZ",
-                                               "%lanemask_eq",
-                                               "%lanemask_le",
-                                               "%lanemask_lt",
-                                               "%lanemask_ge",
-                                               "%lanemask_gt",
-                                               "%clock",
-                                               "%clock_hi",
-                                               "%clock64",
-                                               "%globaltimer",
-                                               "%globaltimer_lo",
-                                               "%globaltimer_hi",
-                                               "%smid",
-                                               "%nsmid",
-                                               "%gridid",
-                                               "%dynamic_smem_size",
-                                               "%total_smem_size"};
+/* The special registers: what they are called here and in PTX. */
+#define SPECIALS(S)                                                                                                    \
+  S(TID_X, "%tid.x")                                                                                                   \
+  S(TID_Y, "%tid.y")                                                                                                   \
+  S(TID_Z, "%tid.z")                                                                                                   \
+  S(NTID_X, "%ntid.x")                                                                                                 \
+  S(NTID_Y, "%ntid.y")                                                                                                 \
+  S(NTID_Z, "%ntid.z")                                                                                                 \
+  S(CTA_X, "%ctaid.x")                                                                                                 \
+  S(CTA_Y, "%ctaid.y")                                                                                                 \
+  S(CTA_Z, "%ctaid.z")                                                                                                 \
+  S(NCTA_X, "%nctaid.x")                                                                                               \
+  S(NCTA_Y, "%nctaid.y")                                                                                               \
+  S(NCTA_Z, "%nctaid.z")                                                                                               \
+  S(LANE, "%laneid")                                                                                                   \
+  S(WARP, "%warpid")                                                                                                   \
+  S(NWARP, "%nwarpid")                                                                                                 \
+  S(WARP_SIZE, "WARP_SZ")                                                                                              \
+  S(LANE_EQ, "%lanemask_eq")                                                                                           \
+  S(LANE_LE, "%lanemask_le")                                                                                           \
+  S(LANE_LT, "%lanemask_lt")                                                                                           \
+  S(LANE_GE, "%lanemask_ge")                                                                                           \
+  S(LANE_GT, "%lanemask_gt")                                                                                           \
+  S(CLOCK, "%clock")                                                                                                   \
+  S(CLOCK_HI, "%clock_hi")                                                                                             \
+  S(CLOCK64, "%clock64")                                                                                               \
+  S(GLOBALTIMER, "%globaltimer")                                                                                       \
+  S(GLOBALTIMER_LO, "%globaltimer_lo")                                                                                 \
+  S(GLOBALTIMER_HI, "%globaltimer_hi")                                                                                 \
+  S(SMID, "%smid")                                                                                                     \
+  S(NSMID, "%nsmid")                                                                                                   \
+  S(GRIDID, "%gridid")                                                                                                 \
+  S(DYN_SHARED, "%dynamic_smem_size")                                                                                  \
+  S(TOTAL_SHARED, "%total_smem_size")
+#define SPECIAL_ID(id, name) id,
+#define SPECIAL_NAME(id, name) name,
+enum special { SPECIALS(SPECIAL_ID) NSPECIAL };
+static const char *const specials[NSPECIAL] = {SPECIALS(SPECIAL_NAME)};
 static uint64_t special(const ptx_warp *w, unsigned which, unsigned l) {
   const ptx_launch *g = &w->grid->l;
   const unsigned t = w->index * LANES + l;
