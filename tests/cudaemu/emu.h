@@ -109,7 +109,6 @@ struct CUevent_st {
   emu_capture *capture;
   CUgraphNode *tips; /* of a record in a capture */
   size_t ntips;
-  uint64_t capture_id;
 };
 /* All with the lock held. */
 CUstream emu_stream(CUstream handle, CUresult *code); /* the object that a handle means */

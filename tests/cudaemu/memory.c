@@ -33,7 +33,6 @@ void emu_memory_start(void) {
   base = (uint64_t)(uintptr_t)p;
 }
 bool emu_memory_is_device(uint64_t at) { return base && at - base < span; }
-uint64_t emu_heap_offset(uint64_t at) { return at - base; }
 int emu_heap_fd(void) { return heap; }
 
 /* ---- areas ---- */

@@ -49,7 +49,6 @@ void emu_area_unmap(emu_area *a);
 void emu_area_protect(emu_area *a);
 bool emu_take(int device, size_t bytes); /* of its memory; false: none left, or a fault is injected */
 void emu_give(int device, size_t bytes);
-uint64_t emu_heap_offset(uint64_t at);
 int emu_heap_fd(void);
 CUresult emu_await_all(void); /* freeing waits for all work, as the driver's does */
 #endif

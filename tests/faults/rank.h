@@ -21,7 +21,7 @@ typedef enum operation {
 } operation;
 #undef OPERATION
 
-enum { RANKS = 4, NO_CODE = -1, LARGE = 3 << 20, PORT_TRIES = 50, QUIET = 1 << 30 };
+enum { RANKS = 4, NO_CODE = -1, LARGE = 3 << 20, QUIET = 1 << 30 };
 
 /* Memory that all ranks of the job and the driver share: what they must know of each other without the library. */
 typedef struct board {

@@ -45,7 +45,6 @@ struct net_world {
   } mail[NET_MAIL];
   int nmail;
   int dials;
-  bool dark; /* no connection can be made again */
   int wires[NET_MAIL][2];
   int nwires; /* of connections so far */
   hk_peer peers[NET_RANKS];
@@ -92,22 +91,9 @@ static inline hk_status net_dial(void *arg, int peer, const hk_addr *at, uint64_
 }
 
 static inline hk_status net_redial(void *arg, int peer, uint64_t tag, _Atomic(int) *stop, int *fd, bool *gone) {
-  const net_rank *r = arg;
   (void)stop;
   *gone = false;
-  pthread_mutex_lock(&r->world->lock);
-  bool dark = r->world->dark;
-  pthread_mutex_unlock(&r->world->lock);
-  return dark ? HK_ERR_REMOTE : net_dial(arg, peer, NULL, tag, fd);
-}
-
-/* Ends all connections between the ranks, as something between their hosts may do. */
-static inline void net_cut(net_world *w, bool dark) {
-  pthread_mutex_lock(&w->lock);
-  w->dark = dark;
-  for (int i = 0; i < 2 * w->nwires; i++) (void)shutdown(w->wires[i / 2][i % 2], SHUT_RDWR);
-  w->nwires = 0;
-  pthread_mutex_unlock(&w->lock);
+  return net_dial(arg, peer, NULL, tag, fd);
 }
 
 static inline int net_take(void *arg, int peer, uint64_t tag) {
