@@ -186,31 +186,29 @@ static hk_status paths_find_class(finder *f, hk_path_class cls) {
 
 /* --- Paths through devices --- */
 
-/* GPU to GPU through the GPU with the widest NVLinks to both. */
+/* The hops from a to b through the GPU with the widest path: NVLink from a, then one of at most class `most`.  False:
+ * there is none. */
+static bool paths_join_by_gpu(const finder *f, uint32_t a, uint32_t b, hk_path_class most, uint32_t *hops,
+                              uint32_t *n) {
+  uint32_t best = UINT32_MAX;
+  float widest = 0;
+  for (uint32_t m = 0; m < f->p->n; m++) {
+    const hk_path *x = paths_path_at(f, a, m), *y = paths_path_at(f, m, b);
+    if (m == b || paths_kind_of(f, m) != HK_NODE_GPU || x->cls != HK_PATH_NVL || y->cls > most) continue;
+    float gbps = x->gbps < y->gbps ? x->gbps : y->gbps;
+    if (gbps <= widest) continue;
+    widest = gbps;
+    best = m;
+  }
+  return best != UINT32_MAX && paths_join(f, paths_path_at(f, a, best), paths_path_at(f, best, b), hops, n);
+}
+
 static hk_status paths_through_gpus(finder *f) {
-  uint32_t first = UINT32_MAX, end = 0;
-  for (uint32_t i = 0; i < f->p->n; i++)
-    if (paths_kind_of(f, i) == HK_NODE_GPU) {
-      if (first == UINT32_MAX) first = i;
-      end = i + 1;
-    }
-  for (uint32_t a = first; a < end; a++)
-    for (uint32_t b = a + 1; b < end; b++) {
-      const hk_path *x, *y;
-      uint32_t hops[HOPS_MOST], n, best = UINT32_MAX;
-      float widest = 0;
-      if (paths_path_at(f, a, b)->cls != HK_PATH_DIS) continue;
-      for (uint32_t m = first; m < end; m++) {
-        x = paths_path_at(f, a, m);
-        y = paths_path_at(f, m, b);
-        if (x->cls != HK_PATH_NVL || y->cls != HK_PATH_NVL) continue;
-        float gbps = x->gbps < y->gbps ? x->gbps : y->gbps;
-        if (gbps <= widest) continue;
-        widest = gbps;
-        best = m;
-      }
-      if (best == UINT32_MAX || !paths_join(f, paths_path_at(f, a, best), paths_path_at(f, best, b), hops, &n))
-        continue;
+  for (uint32_t a = 0; a < f->p->n; a++)
+    for (uint32_t b = a + 1; b < f->p->n; b++) {
+      uint32_t hops[HOPS_MOST], n;
+      if (paths_kind_of(f, a) != HK_NODE_GPU || paths_kind_of(f, b) != HK_NODE_GPU) continue;
+      if (paths_path_at(f, a, b)->cls != HK_PATH_DIS || !paths_join_by_gpu(f, a, b, HK_PATH_NVL, hops, &n)) continue;
       HK_OR_RETURN(paths_keep(f, a, b, HK_PATH_NVB, hops, n));
     }
   return HK_OK;
@@ -259,20 +257,9 @@ static hk_status paths_through_host(finder *f, hk_path_class level) {
 static hk_status paths_through_relays(finder *f) {
   for (uint32_t a = 0; a < f->p->n; a++)
     for (uint32_t net = 0; net < f->p->n; net++) {
-      const hk_path *old = paths_path_at(f, a, net);
-      uint32_t hops[HOPS_MOST], n, best = UINT32_MAX;
-      float widest = 0;
-      if (paths_kind_of(f, a) != HK_NODE_GPU || paths_kind_of(f, net) != HK_NODE_NET || old->cls <= HK_PATH_PXN)
-        continue;
-      for (uint32_t m = 0; m < f->p->n; m++) {
-        const hk_path *x = paths_path_at(f, a, m), *y = paths_path_at(f, m, net);
-        if (m == a || paths_kind_of(f, m) != HK_NODE_GPU || x->cls != HK_PATH_NVL || y->cls >= HK_PATH_PXN) continue;
-        float gbps = x->gbps < y->gbps ? x->gbps : y->gbps;
-        if (gbps <= widest) continue;
-        widest = gbps;
-        best = m;
-      }
-      if (best == UINT32_MAX || !paths_join(f, paths_path_at(f, a, best), paths_path_at(f, best, net), hops, &n))
+      uint32_t hops[HOPS_MOST], n;
+      if (paths_kind_of(f, a) != HK_NODE_GPU || paths_kind_of(f, net) != HK_NODE_NET) continue;
+      if (paths_path_at(f, a, net)->cls <= HK_PATH_PXN || !paths_join_by_gpu(f, a, net, HK_PATH_P2C, hops, &n))
         continue;
       HK_OR_RETURN(paths_keep(f, a, net, HK_PATH_PXN, hops, n));
     }
