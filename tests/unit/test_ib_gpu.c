@@ -75,7 +75,7 @@ TEST_LOOP(finds_the_way, 2 * (int)HK_ARRAY_LENGTH(pairs)) {
 #define BESIDE "/devices/pci0018:00/0018:00:00.0/0018:01:00.0/0018:03:00.0"
 static const struct {
   const char *second, *wanted, *pci; /* NCCL_IB_DATA_DIRECT; CUDAEMU_DMABUF_PCI */
-  int mlx5, refusal;                  /* of the data-direct function */
+  int mlx5, refusal;                 /* of the data-direct function */
   bool direct;
   const char *words;
 } direct[] = {
