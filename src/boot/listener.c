@@ -308,7 +308,7 @@ static hk_status listener_new_listener(const hk_settings *settings, hk_listener 
   HK_TRY(hk_service_new(&l->service, "hk-listener"), out);
   HK_TRY(hk_listener_add_socket(l, l->fd), out);
   hk_listener_keep_spare(l);
-  l->status = hk_status_serve(l);
+  if (l->settings->STATUS) l->status = hk_status_serve(l);
   HK_INFO(HK_SUB_INIT | HK_SUB_BOOTSTRAP, "Bootstrap: listening on %s", hk_addr_format(&at, text));
 out:
   if (rc != HK_OK) {

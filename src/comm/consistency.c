@@ -11,7 +11,6 @@
 #include "../failure/failure.h"
 #include "../program/operation.h" /* HK_REDOP_INVARIANT */
 #include "../run/selection.h"
-#include "../run/tuner.h"
 
 typedef struct agree_fact {
   uint64_t slot_bytes, nslots;
@@ -29,7 +28,7 @@ hk_status hk_consistency_publish(ncclComm_t c, void *fact) {
   if (o->batch_invariant >= 0 ? o->batch_invariant : s->overrides->filter.batch_invariant)
     c->numerics.redop_flags = HK_REDOP_INVARIANT;
   c->options.by_place = s->overrides->by_place;
-  HK_OR_RETURN(hk_tuner_load(c->settings, &s->tuner));
+  HK_OR_RETURN(hk_selection_load_tuner(c, &f->tuner));
   f->slot_bytes = (uint64_t)c->settings->SLOT_BYTES;
   f->nslots = (uint64_t)c->settings->SLOTS;
   memcpy(f->agreement, s->overrides->agreement, sizeof f->agreement);
@@ -43,7 +42,6 @@ hk_status hk_consistency_publish(ncclComm_t c, void *fact) {
   for (size_t i = 0; i < HK_ARRAY_LENGTH(settings); i++)
     f->agreement[HK_AGREE_CONFIG] = hk_hash_mix(f->agreement[HK_AGREE_CONFIG], (uint64_t)settings[i]);
   f->agreement[HK_AGREE_COLLNET] = o->collnet ? 1 + (uint64_t)c->settings->COLLNET_NODE_THRESHOLD : 0;
-  f->tuner = hk_tuner_hash(s->tuner);
   f->constants = s->overrides->constants;
   return HK_OK;
 }

@@ -4,7 +4,6 @@
 #include "../boot/inquiry.h"
 #include "../failure/mismatch.h"
 #include "../failure/watch.h"
-#include "../kernels/cuda/work.h"
 #include "gpu.h"
 #include "links.h"
 #include "order.h"
@@ -78,11 +77,9 @@ static bool health_is_due(ncclComm_t c, hk_long_launch *l) {
   hk_gpu *g = hk_gpu_of(c);
   uint64_t now = hk_now_ns();
   hk_gpu_health *w = g->health;
-  hk_gpu_state *s = g->state.host;
   pthread_mutex_lock(&g->order->lock);
-  /* A graph may be replayed at any time without a call here. Kernels that begin show that no graph hangs. relaxed:
-   * nothing else depends on it */
-  const bool moves = __atomic_exchange_n(&s->begun, 0, __ATOMIC_RELAXED) != 0;
+  /* A graph may be replayed at any time without a call here. Kernels that begin show that no graph hangs. */
+  const bool moves = hk_gpu_kernels_began(g);
   if (w->launches != g->order->launches || !w->seen_ns || moves) {
     w->launches = g->order->launches;
     w->seen_ns = now;
@@ -110,10 +107,9 @@ hk_status hk_gpu_poll_health(ncclComm_t c, bool ask) {
   hk_gpu *g = hk_gpu_of(c);
   if (g && ask && atomic_load(&c->health.failure)) health_free_streams(c);
   if (atomic_load(&c->health.progress) != HK_OK || atomic_load(&c->health.failure) || !g) return HK_OK;
-  hk_gpu_state *s = g->state.host;
-  /* acquire: the kernel wrote the peer before it wrote the error */
-  if (__atomic_load_n(&s->error, __ATOMIC_ACQUIRE) == HK_GPU_MISMATCH) {
-    hk_mismatch_message(c, (int)__atomic_load_n(&s->peer, __ATOMIC_RELAXED));
+  const int peer = hk_gpu_kernels_mismatch(g);
+  if (peer >= 0) {
+    hk_mismatch_message(c, peer);
     return HK_ERR_USAGE;
   }
   return ask ? hk_gpu_watch(c) : HK_OK;

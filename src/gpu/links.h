@@ -41,7 +41,9 @@ typedef struct hk_gpu_links {
 bool hk_gpu_can_read(const hk_gpu_links *l, int peer);
 bool hk_gpu_is_local(const hk_gpu_links *l, int peer);
 bool hk_gpu_is_proxied(const hk_gpu_links *l, int peer);
-bool hk_gpu_processes(const hk_gpu_links *l); /* the ranks are in several processes */
+bool hk_gpu_is_far(const struct ncclComm *c, int peer); /* outside of the LSA team of this rank */
+bool hk_gpu_processes(const hk_gpu_links *l);           /* the ranks are in several processes */
+bool hk_gpu_by_file(const hk_gpu_links *l);             /* hk_device_env.by_file */
 
 /* ---- endpoints.c, proxied.c: a communicator's proxy and ends ---- */
 /* Gives the communicator's proxy other work (proxy.h). */

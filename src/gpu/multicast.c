@@ -7,7 +7,6 @@
 #include "../core/call.h"
 #include "../kernels/cuda/work.h"
 #include "../transport/cuda/multicast.h"
-#include "../transport/device_links.h"
 #include "gpu.h"
 #include "links.h"
 #include "peers.h"
@@ -111,7 +110,7 @@ static void multicast_find_team(ncclComm_t c, const struct hk_facts *facts, hk_m
     if (t->n < HK_MULTICAST_RANKS) t->rank[t->n++] = r;
     t->processes = t->processes || hk_gpu_is_remote(c, r);
   }
-  if (!why[0] && t->processes && !hk_gpu_of(c)->links->env->by_file)
+  if (!why[0] && t->processes && !hk_gpu_by_file(hk_gpu_of(c)->links))
     snprintf(why, bytes, "processes cannot pass each other file descriptors of GPU memory");
 }
 

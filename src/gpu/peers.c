@@ -5,6 +5,7 @@
 #include "../base/facts.h"
 #include "../boot/bootstrap.h"
 #include "../core/comm.h"
+#include "../rma/windows.h"
 #include "../transport/device_links.h"
 #include "../transport/peer.h"
 #include "../transport/transport.h"
@@ -16,6 +17,7 @@ bool hk_gpu_is_remote(ncclComm_t c, int peer) { return c->peers[peer].process !=
 bool hk_gpu_can_read(const hk_gpu_links *l, int peer) { return (l->routes[peer].can & HK_DEVICE_READS) != 0; }
 bool hk_gpu_is_local(const hk_gpu_links *l, int peer) { return (l->routes[peer].can & HK_DEVICE_LOCAL) != 0; }
 bool hk_gpu_is_proxied(const hk_gpu_links *l, int peer) { return (l->routes[peer].can & HK_DEVICE_PROXIED) != 0; }
+bool hk_gpu_by_file(const hk_gpu_links *l) { return l->env->by_file; }
 bool hk_gpu_processes(const hk_gpu_links *l) { return l->env->processes; }
 
 hk_status hk_gpu_exchange(void *c, void *rows, size_t row_bytes) {
@@ -36,3 +38,5 @@ int hk_gpu_most_equal(uint64_t *ids, int n) {
   }
   return most;
 }
+
+bool hk_gpu_is_far(const struct ncclComm *c, int peer) { return hk_lsa_rank(c, peer) < 0; }

@@ -7,8 +7,6 @@
 #include "../core/call.h"
 #include "../rma/registration.h"
 #include "../rma/rma.h"
-#include "../rma/windows.h"
-#include "endpoints.h"
 #include "gpu.h"
 #include "links.h"
 #include "memory.h"
@@ -20,8 +18,6 @@
 enum { SLOTS = 4, PIECE_MIN = 4096, PIECE_MAX = 128 << 10, INBOX_BYTES = 8 << 20, BLOCK_JOBS = 64 };
 enum { CAME, GIVEN_BACK }; /* signals between two ranks: packets, slots */
 _Static_assert(GIVEN_BACK < (int)HK_RMA_ROW, "both are there");
-
-bool hk_gpu_is_far(const struct ncclComm *c, int peer) { return hk_lsa_rank(c, peer) < 0; }
 
 /* The head of a packet; the data follows at DATA_AT. */
 typedef struct head {

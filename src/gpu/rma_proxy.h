@@ -28,8 +28,6 @@ typedef struct hk_gpu_rma_proxy_op {
   uint64_t window, offset;
 } hk_gpu_rma_proxy_op;
 
-bool hk_gpu_is_far(const struct ncclComm *c, int peer); /* outside of the LSA team of this rank */
-
 /* By all ranks: makes the inbox. */
 hk_status hk_gpu_rma_proxy_begin(ncclComm_t c);
 /* After all ranks have made theirs: the proxy's thread begins to move packets. */

@@ -9,9 +9,7 @@
 #include "../base/param.h"
 #include "../device/host.h"
 #include "../rma/windows.h"
-#include "../transport/device_links.h"
 #include "../transport/peer.h"
-#include "../transport/transport.h"
 #include "links.h"
 #include "peers.h"
 #include "process_group.h"
@@ -99,7 +97,7 @@ void hk_gpu_windows_begin(ncclComm_t c, const struct hk_facts *facts) {
   c->lsa.ranks = g->windows->usable && !g->links->staged ? window_team_size(c) : 1;
   for (int i = 0; i < c->lsa.ranks; i++)
     g->windows->usable = g->windows->usable &&
-                         (g->links->env->by_file || !hk_gpu_is_remote(c, window_first_of_team(c) + i));
+                         (hk_gpu_by_file(g->links) || !hk_gpu_is_remote(c, window_first_of_team(c) + i));
   c->lsa.kernels = g->windows->usable && c->lsa.ranks == c->nranks; /* equal on all ranks, which are on one host */
   c->lsa.multimem = c->lsa.kernels && g->windows->multimem;
   HK_INFO(HK_SUB_INIT, "rank %d: LSA teams of %d ranks; kernels of users %s communicate, %s multicast memory", c->rank,
@@ -310,7 +308,7 @@ static hk_status window_map_part(ncclComm_t c, hk_gpu_window *w, int r, const ro
   char *at = g->windows->space->base + (size_t)place * g->windows->space->stride + w->at - theirs->before;
   size_t bytes = theirs->before + theirs->after, file_bytes;
   int fd = -1;
-  if (!here) HK_TRY(g->links->env->file(g->links->env->arg, r, theirs->region, &fd, &file_bytes), out);
+  if (!here) HK_TRY(hk_wire_file(g->comm, r, theirs->region, &fd, &file_bytes), out);
   rc = g->device->ops->space->place(g->device, at, bytes, here ? (const void *)(uintptr_t)theirs->address : NULL, fd,
                                     &w->parts[place]);
 out:
@@ -435,7 +433,7 @@ static hk_status window_open_object(ncclComm_t c, int owner, uint64_t region, te
   size_t bytes;
   int fd = -1;
   if (hk_gpu_is_remote(c, owner))
-    HK_TRY(g->links->env->file(g->links->env->arg, owner, region, &fd, &bytes), out);
+    HK_TRY(hk_wire_file(g->comm, owner, region, &fd, &bytes), out);
   else
     fd = hk_host_export(region, &bytes);
   rc = g->device->ops->multicast->open(g->device, fd, &t->object);

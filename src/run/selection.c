@@ -18,6 +18,12 @@ const hk_machine *hk_selection_machine(ncclComm_t c) { return c->selection->mach
 
 const hk_constants *hk_selection_constants(ncclComm_t c) { return &c->selection->overrides->constants; }
 
+hk_status hk_selection_load_tuner(ncclComm_t c, uint64_t *hash) {
+  HK_OR_RETURN(hk_tuner_load(c->settings, &c->selection->tuner));
+  *hash = hk_tuner_hash(c->selection->tuner);
+  return HK_OK;
+}
+
 void hk_selection_use_network(ncclComm_t c, uint64_t sums, int calls) {
   c->selection->sums = sums;
   c->selection->network_calls = calls;

@@ -53,6 +53,8 @@ hk_status hk_selection_check(ncclComm_t c, const struct hk_call *op, const char 
 hk_status hk_selection_price(ncclComm_t c, const struct hk_call *op, double *us); /* microseconds, by the cost model */
 const struct hk_machine *hk_selection_machine(ncclComm_t c);
 const struct hk_constants *hk_selection_constants(ncclComm_t c);
+/* Finds the tuner plugin. *hash: hk_tuner_hash. */
+hk_status hk_selection_load_tuner(ncclComm_t c, uint64_t *hash);
 /* The network reduces (CollNet); arguments: hk_selection.sums, .network_calls. */
 void hk_selection_use_network(ncclComm_t c, uint64_t sums, int calls);
 /* Sets the layout of the ranks, as hk_layout_new. */

@@ -21,7 +21,6 @@
 #include "../../decide/outlines.h"
 #include "../../program/layout.h"
 #include "../../run/selection.h"
-#include "../../transport/link.h" /* HK_MCAST_SLOTS */
 #include "tune.h"
 
 enum {
