@@ -17,10 +17,6 @@
 
 struct hk_algorithm; /* collectives/algorithm.h */
 
-/* The time of a message of `bytes` to another host in addition to its link's latency: a fence, or the proxies' work on
- * lines. */
-double hk_far_sync_us(const hk_machine *m, double bytes);
-
 /* The price in microseconds of an operation by the protocol and channels of the machine (hk_machine_as), if links move
  * bytes by themselves. `block`: bytes of a block. */
 double hk_price_gpu(const hk_machine *m, const hk_outline *o, double block);

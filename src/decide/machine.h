@@ -75,6 +75,10 @@ static inline uint32_t hk_machine_held_slots(const hk_machine *m) { return m->te
 /* The machine as seen by a decision with this protocol and number of channels. */
 hk_machine hk_machine_as(const hk_machine *m, hk_protocol protocol, int channels);
 
+/* The time of a message of `bytes` to another host in addition to its link's latency: a fence, or the proxies' work on
+ * lines. */
+double hk_far_sync_us(const hk_machine *m, double bytes);
+
 /* Makes the machine from a cluster and its ranks' placements. `rings` (may be NULL: the order of ranks) are those of
  * the first host, HK_PATTERN_RING; `o` may be NULL. */
 hk_status hk_machine_of(hk_machine *out, const struct hk_cluster *c, const struct hk_placement *placements, int nranks,

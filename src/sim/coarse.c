@@ -14,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "../base/array.h"
+#include "../collectives/algorithm.h"
 #include "model.h"
 #include "run.h"
 

@@ -9,6 +9,7 @@
 #include <string.h>
 #include "../base/array.h"
 #include "../base/hash.h"
+#include "../collectives/algorithm.h"
 #include "run.h"
 
 /* ---- programs ---- */

@@ -4,6 +4,7 @@
 #include "run.h"
 #include <stdlib.h>
 #include "../base/array.h"
+#include "../program/summary.h"
 #include "model.h"
 
 enum { QUEUE_IDS = 1u << 30 }; /* at the same time, events of network queues are after those of threads */

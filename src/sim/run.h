@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Shared by the simulator's parts.
  *
- *   sim.c       entry: choice of algorithm, protocol, channels and chunk; the result
+ *   sim.c       entry: programs, channels and chunk
+ *   simulator.c a cluster that is ready to be simulated    choice.c   algorithm, protocol and channels
+ *   costs.c     the times of software                      result.c   times, links, timeline
  *   fold.c      which hosts have equal surroundings, and the programs
  *   wire.c      threads, and the ends of their links tied together
  *   run.c       the loop: threads wait, move, signal
@@ -12,25 +14,25 @@
  * A thread is one lane of one rank on one channel.  An end is one side of a link on one channel.  A message is
  * published to the ends that read it, with its time of arrival. A consumed message returns a credit in the same way. */
 #pragma once
-#include "../collectives/algorithm.h"
 #include "../program/builder.h"
 #include "../program/cursor.h"
 #include "../program/limits.h"
-#include "../program/summary.h"
 #include "cluster.h"
 #include "sim.h"
+
+struct hk_algorithm; /* collectives/algorithm.h */
 
 #define HK_SIM_NONE UINT32_MAX
 enum { HK_SIM_SIDES = 8 << 20 };
 
 /* Programs, built on demand and kept until the end. */
 typedef struct hk_programs {
-  const hk_algorithm *algorithm;
+  const struct hk_algorithm *algorithm;
   hk_build what; /* without rank and channel */
   int norders;   /* different ring orders: channel c has the programs of order c % norders */
   hk_program **at;
 } hk_programs;
-hk_status hk_programs_init(hk_programs *p, const hk_algorithm *a, const hk_build *what, int norders);
+hk_status hk_programs_init(hk_programs *p, const struct hk_algorithm *a, const hk_build *what, int norders);
 void hk_programs_free(hk_programs *p);
 hk_status hk_programs_get(hk_programs *p, int rank, int channel, const hk_program **out);
 void hk_programs_drop(hk_programs *p, int rank); /* frees the rank's; they are built again on demand */

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "../base/array.h"
+#include "../collectives/algorithm.h"
 #include "../program/layout.h"
 #include "model.h"
 #include "run.h"
