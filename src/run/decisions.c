@@ -132,9 +132,32 @@ hk_status hk_selection_decide(ncclComm_t c, const hk_call *op, size_t bytes, hk_
   }
   HK_OR_RETURN(decisions_ask(c, op, bytes, d));
   if (d->overruled) decisions_warn_overruled(c, (hk_coll)op->coll, d);
+  if (d->note) HK_INFO(HK_SUB_TUNING, "%s of %zu bytes: %s", hk_coll_name((hk_coll)op->coll), bytes, d->note);
   if (!kept || d->note) return HK_OK; /* a note is said for each size */
   *kept =
       (hk_class_decision){.known = (uint8_t)kind, .protocol = (uint8_t)d->protocol, .channels = (uint16_t)d->channels};
   while (all[kept->algorithm] != d->algorithm) kept->algorithm++;
+  return HK_OK;
+}
+
+/* The machine as a call by a plan sees it. */
+static hk_machine decisions_machine_of(ncclComm_t c, const hk_call *op, hk_protocol protocol, const hk_program *p,
+                                       unsigned channels) {
+  hk_machine m = hk_selection_machine_for(c, op);
+  if (channels <= 1 && protocol == HK_PROTO_SIMPLE && !p->traits.switch_span) return m;
+  hk_machine as = hk_machine_as(&m, protocol, (int)channels);
+  as.slot_bytes = c->backend->slot_bytes(c, p, hk_collnet_slot_bytes(c, p, as.slot_bytes));
+  return as;
+}
+
+hk_status hk_selection_decide_execution(ncclComm_t c, const hk_call *op, const hk_program *p, unsigned channels,
+                                        hk_decision *d) {
+  const hk_coll coll = (hk_coll)op->coll;
+  const size_t whole = hk_selection_bytes(c, op);
+  const hk_request request = {
+      .coll = coll, .bytes = whole, .unit = hk_dtype_size((hk_dtype)op->dtype), .uneven = op->blocks};
+  hk_machine m = decisions_machine_of(c, op, d->protocol, p, channels);
+  HK_OR_RETURN(hk_decide_execution(&m, &request, d));
+  if (c->selection->tuner) d->chunk = hk_tuner_chunk(c->selection->tuner, coll, whole, d, (int)channels, d->chunk);
   return HK_OK;
 }

@@ -1,7 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #pragma once
+#include <nccl.h>
 #include "../core/call.h"
 #include "../kernels/plan.h"
+
+struct hk_algorithm; /* collectives/algorithm.h */
 
 /* The newest decision for a collective, so that an equal call needs no new one. */
 typedef struct hk_choice {
@@ -25,3 +28,8 @@ typedef struct hk_plans {
   char *scratch;
   size_t scratch_bytes;
 } hk_plans;
+
+/* The plan for the algorithm, at most so many channels, and the call's collective; made if there is none yet. */
+hk_status hk_plan_get(ncclComm_t c, const struct hk_algorithm *a, int channels, const hk_call *op, int root,
+                      hk_plan **out);
+void hk_plan_free(ncclComm_t c, hk_plan *plan); /* NULL is fine */

@@ -14,6 +14,7 @@ struct hk_decision;      /* decide/select.h */
 struct hk_filter;        /* decide/filter.h */
 struct hk_layout;        /* program/layout.h */
 struct hk_machine;       /* decide/machine.h */
+struct hk_program;       /* program/program.h */
 struct hk_ring_settings; /* comm/rings.h */
 struct hk_tuner;         /* tuner.h */
 
@@ -48,6 +49,9 @@ struct hk_machine hk_selection_machine_for(ncclComm_t c, const struct hk_call *o
  * is then not known. Rules and plugins see each size. Warns if NCCL_ALGO
  * allows no batch-invariant algorithm where one is wanted. */
 hk_status hk_selection_decide(ncclComm_t c, const struct hk_call *op, size_t bytes, struct hk_decision *d);
+/* Then adds how its data travels, and its chunk, if the program is bound to so many channels. */
+hk_status hk_selection_decide_execution(ncclComm_t c, const struct hk_call *op, const struct hk_program *p,
+                                        unsigned channels, struct hk_decision *d);
 /* HK_ERR_ARGUMENT if none of the algorithms and protocols of op->options.only can run the call. */
 hk_status hk_selection_check(ncclComm_t c, const struct hk_call *op, const char *who);
 hk_status hk_selection_price(ncclComm_t c, const struct hk_call *op, double *us); /* microseconds, by the cost model */
