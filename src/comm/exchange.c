@@ -14,6 +14,7 @@
 #include "consistency.h"
 #include "diagnose.h"
 #include "hosts.h"
+#include "machine.h"
 #include "programs.h"
 #include "topology.h"
 
@@ -100,7 +101,7 @@ hk_status hk_comm_exchange(ncclComm_t c, bool child) {
   hk_hosts_count_cores(c, &hosts);
   HK_TRY(hk_wire_join(c, &transports), out);
   if (c->backend->join) HK_TRY(c->backend->join(c, &hosts.backend), out);
-  HK_TRY(hk_hosts_agree(c, &hosts, child, &nhosts), out);
+  HK_TRY(hk_machine_agree(c, &hosts, child, &nhosts), out);
   HK_TRY(hk_collnet_agree(c, nhosts), out);
   if (c->profiler) hk_profiler_begin(c, hk_bootstrap_comm_id(c->bootstrap), nhosts);
   HK_TRY(hk_rma_meet(c), out);
@@ -108,7 +109,7 @@ hk_status hk_comm_exchange(ncclComm_t c, bool child) {
   hk_bootstrap_begin(c->bootstrap, HK_PHASE_INIT, "the init (last barrier)");
   HK_TRY(hk_bootstrap_barrier(c->bootstrap), out);
   hk_wire_share_failures(c);
-  hk_hosts_joined(c);
+  hk_machine_joined(c);
   /* Rank 0 reports, and all ranks take part, so rank 0's variables decide. */
   const uint64_t diagnose = ((const hk_row *)(const void *)rows)->diagnose;
   if (diagnose & HK_DIAGNOSE_SETTINGS) HK_TRY(hk_diagnose_settings(c), out);

@@ -1,19 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The machine of the cost model, from what the ranks published (hosts.h). */
+/* Counts hosts and cores, from what the ranks published (hosts.h). */
 #include "hosts.h"
 #include <stdlib.h>
 #include "../base/param.h"
-#include "../boot/bootstrap.h"
 #include "../boot/host.h"
-#include "../core/backend.h"
 #include "../core/comm.h"
 #include "../decide/machine.h"
-#include "../decide/outlines.h"
-#include "../run/selection.h"
-#include "../run/tuner.h"
-#include "../topo/join.h"
 #include "../transport/peer.h"
-#include "rings.h"
 
 /* The patience is longer than a moment's sleep (wait.c), so that two ranks do not sleep in turns. */
 enum { HOSTS_SPINS = 30, HOSTS_PATIENCE_NS = 100 * 1000 };
@@ -47,9 +40,7 @@ void hk_hosts_count_cores(ncclComm_t c, const hk_host_rows *rows) {
   }
 }
 
-/* The facts about hosts that the cost model needs. They are the same on all ranks, because they depend only on what all
- * ranks have exchanged. */
-static hk_host_facts hosts_count_hosts(ncclComm_t c, const hk_host_rows *rows, hk_wait_env *wait) {
+hk_host_facts hk_hosts_count(ncclComm_t c, const hk_host_rows *rows, hk_wait_env *wait) {
   hk_host_facts f = {.nranks = c->nranks,
                      .slot_bytes = (size_t)c->settings->SLOT_BYTES,
                      .nslots = (uint32_t)c->settings->SLOTS,
@@ -80,59 +71,4 @@ static hk_host_facts hosts_count_hosts(ncclComm_t c, const hk_host_rows *rows, h
   wait->patience_ns = set >= 0 || shared ? 0 : HOSTS_PATIENCE_NS;
   wait->crowded_until_ns = shared ? NULL : &c->health.crowded_until_ns;
   return f;
-}
-
-static hk_status hosts_make_layout(ncclComm_t c, const hk_joined *rings) {
-  uint64_t *hosts = malloc((size_t)c->nranks * sizeof *hosts);
-  if (!hosts) return HK_FAIL_ERRNO("no memory for the hosts of %d ranks", c->nranks);
-  for (int r = 0; r < c->nranks; r++) hosts[r] = c->peers[r].host;
-  hk_status rc = hk_selection_layout(c, hosts, rings ? rings->order : NULL, rings ? rings->nchannels : 1);
-  free(hosts);
-  return rc;
-}
-
-/* A plugin that refuses on one rank is used on none. */
-static hk_status hosts_begin_tuner(ncclComm_t c) {
-  hk_status rc = HK_OK;
-  hk_selection *s = c->selection;
-  unsigned char *ready = calloc((size_t)c->nranks, 1);
-  bool all = true;
-  if (!ready) return HK_FAIL_ERRNO("no memory to agree on a tuner plugin");
-  hk_bootstrap_begin(c->bootstrap, HK_PHASE_INIT, "the init (agreement on a tuner plugin)");
-  ready[c->rank] = hk_tuner_begin(s->tuner, s->machine, hk_bootstrap_comm_id(c->bootstrap));
-  HK_TRY(hk_bootstrap_allgather(c->bootstrap, ready, 1), out);
-  for (int r = 0; r < c->nranks; r++) all = all && ready[r];
-  if (!all) {
-    hk_tuner_free(s->tuner);
-    s->tuner = NULL;
-  }
-out:
-  free(ready);
-  return rc;
-}
-
-hk_status hk_hosts_agree(ncclComm_t c, const hk_host_rows *rows, bool child, int *nhosts) {
-  hk_status rc = HK_OK;
-  hk_joined *rings = NULL;
-  hk_outlines *outlines = NULL;
-  hk_ring_settings set;
-  hk_selection_rings(c, &set);
-  HK_TRY(hk_rings_agree(c, &set, rows, child, &rings), out);
-  hk_host_facts f = hosts_count_hosts(c, rows, &c->wait);
-  *nhosts = f.nhosts;
-  if (f.nhosts > 1 || rings) HK_TRY(hosts_make_layout(c, rings), out);
-  hk_machine *m = c->selection->machine;
-  c->backend->machine(c, &f, rings, hk_selection_constants(c), m);
-  HK_TRY(hk_outlines_new(&outlines, c->nranks, c->selection->layout, hk_machine_held_slots(m)), out);
-  m->outlines = outlines;
-  if (c->backend->wire) HK_TRY(c->backend->wire(c, outlines), out);
-  if (c->selection->tuner) HK_TRY(hosts_begin_tuner(c), out); /* all ranks have it, or none */
-out:
-  hk_joined_free(rings);
-  return rc;
-}
-
-void hk_hosts_joined(ncclComm_t c) {
-  hk_machine *m = c->selection->machine;
-  m->reads = m->team.overlap ? 0 : hk_wire_reads(c); /* not GPUs: what their peers cannot read is copied into slots */
 }

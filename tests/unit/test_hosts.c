@@ -9,6 +9,7 @@
 #include "../../src/base/param.h"
 #include "../../src/boot/host.h"
 #include "../../src/comm/hosts.h"
+#include "../../src/comm/machine.h"
 #include "../../src/core/backend.h"
 #include "../../src/core/comm.h"
 #include "../../src/core/wiring.h"
@@ -147,7 +148,7 @@ static void agree(size_t i) {
   for (int r = 0; r < c.nranks; r++) rows[r].shm_off = machines[i].shm_off && r == c.nranks - 1;
   c.wiring->multicast = machines[i].multicasts ? 0 : -1;
   hk_hosts_count_cores(&c, &all);
-  ck_assert_int_eq(hk_hosts_agree(&c, &all, false, &nhosts), HK_OK);
+  ck_assert_int_eq(hk_machine_agree(&c, &all, false, &nhosts), HK_OK);
   ck_assert_int_eq(nhosts, machines[i].nhosts);
 }
 
@@ -193,7 +194,7 @@ TEST(spins) {
     place(cases[i].hosts, cases[i].cpus);
     c.rank = cases[i].rank;
     hk_hosts_count_cores(&c, &all);
-    ck_assert_int_eq(hk_hosts_agree(&c, &all, false, &nhosts), HK_OK);
+    ck_assert_int_eq(hk_machine_agree(&c, &all, false, &nhosts), HK_OK);
     ck_assert_msg(c.wait.spins == cases[i].spins, "case %zu: %u", i, c.wait.spins);
     ck_assert_uint_eq(c.wait.patience_ns > 0, cases[i].spins > 0);
     ck_assert_uint_eq(c.wait.crowded_until_ns != NULL, cases[i].spins > 0);
