@@ -3,7 +3,8 @@
 #pragma once
 #include "../decide/select.h"
 
-struct hk_inputs; /* inputs.h */
+struct hk_inputs;    /* inputs.h */
+struct hk_simulator; /* sim/sim.h */
 
 typedef struct hk_plan_report {
   const struct hk_inputs *world;
@@ -33,3 +34,25 @@ int hk_plan_ranges(const struct hk_inputs *w, hk_coll coll, hk_plan_range out[HK
 
 /* "Why" in words that need no knowledge of the model, a line for each paragraph; free() it. NULL: out of memory. */
 char *hk_plan_explain(const hk_plan_report *r);
+/* The simulated time of a decision; below 0: not known. `x` may be NULL. */
+double hk_plan_simulated(const struct hk_simulator *x, const hk_plan_report *r, const hk_decision *d);
+
+/* True if both are by one algorithm and protocol. */
+bool hk_plan_same(const hk_decision *a, const hk_decision *b);
+double hk_plan_error_bound(const hk_plan_report *r); /* 0: links carry values unchanged */
+
+/* ---- output ---- */
+/* `all`: by every protocol; `x`: with simulated times, may be NULL. `only`, `bytes`: NULL for all. */
+void hk_plan_print_one(const hk_plan_report *r, bool all, const struct hk_simulator *x);
+void hk_plan_print_ranges(const struct hk_inputs *w, const hk_coll *only);
+/* The ranges as rules of a tuning file, so that they can be kept, compared and changed. */
+void hk_plan_print_rules(const struct hk_inputs *w, const hk_coll *only);
+/* Both return an exit code, after printing the error. */
+int hk_plan_print_json(const struct hk_inputs *w, const hk_coll *only, const size_t *bytes,
+                       const struct hk_simulator *x);
+typedef struct hk_plan_program {
+  int rank; /* -1: all */
+  int root, channel;
+  bool json;
+} hk_plan_program;
+int hk_plan_print_program(const struct hk_inputs *w, hk_coll coll, size_t bytes, const hk_plan_program *which);
