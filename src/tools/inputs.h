@@ -35,3 +35,8 @@ void hk_inputs_close(hk_inputs *w);
 int hk_inputs_simulator(struct hk_simulator **out, const hk_inputs *w);
 /* The choice of a communicator on that machine. */
 hk_status hk_inputs_choose(const hk_inputs *w, hk_coll coll, size_t bytes, struct hk_decision *out);
+
+/* ---- inputs_rings.c ---- */
+/* Ring orders of the first host; none if the search does not support the machine (too many ranks). */
+hk_status hk_inputs_find_rings(hk_inputs *w);
+void hk_inputs_free_rings(hk_inputs *w);
