@@ -4,6 +4,7 @@
  * check: notsan */
 #include "../../src/device/device.h"
 #include "../../src/transport/net/ib/ib_data.h"
+#include "../../src/transport/net/ib/ib_flushing.h"
 #include "../../src/transport/net/ib/ib_gdr.h"
 #include "../support/ib.h"
 

@@ -3,6 +3,7 @@
  * thread, and the time is the test's.
  * check: notsan */
 #include "../../src/program/program.h"
+#include "../../src/transport/net/ib/ib_flushing.h"
 #include "../../src/transport/net/ib/ib_gdr.h"
 #include "../../src/transport/registry.h"
 #include "../../src/transport/remote.h"

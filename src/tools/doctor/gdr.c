@@ -4,6 +4,7 @@
 #include "../../base/param.h"
 #include "../../topo/paths.h"
 #include "../../transport/net/ib/ib_direct.h"
+#include "../../transport/net/ib/ib_flushing.h"
 #include "../../transport/net/ib/ib_gdr.h"
 #include "../../transport/net/ib/ib_port.h"
 #include "doctor.h"

@@ -40,6 +40,11 @@ static bool gdr_is_at_pci(const hk_topo *t, const hk_node *net, const char *pci)
   return false;
 }
 
+void hk_gdr_forget(hk_topo *t, hk_paths *paths) {
+  hk_paths_free(paths);
+  hk_topo_free(t);
+}
+
 hk_path_class hk_gdr_distance(const hk_paths *paths, int gpu, const char *card, const char *pci) {
   uint32_t from = UINT32_MAX, to = UINT32_MAX;
   for (uint32_t i = 0; paths && i < paths->topo->nnodes; i++) {

@@ -17,6 +17,7 @@ const char *hk_gdr_method_name(hk_gdr_method method); /* "dma-buf" */
 
 /* The machine and the paths in it that begin at the GPU itself; NULL, with a message, if they cannot be found. */
 void hk_gdr_look(const struct hk_settings *settings, struct hk_topo **t, hk_paths **paths, int rank);
+void hk_gdr_forget(struct hk_topo *t, hk_paths *paths); /* frees both; NULL is fine */
 /* The class of the path between GPU number `gpu` and a card, which is found by its name or by its PCI address (may be
  * NULL). HK_PATH_DIS if the topology does not have both; `paths` may be NULL. */
 hk_path_class hk_gdr_distance(const hk_paths *paths, int gpu, const char *card, const char *pci);

@@ -48,6 +48,8 @@ typedef struct net_state {
 
 /* ---- providers ---- */
 
+bool hk_net_sends(const hk_net_end *e) { return e->key.kind == HK_LINK_SEND; }
+
 static hk_status net_choose_providers(net_state *s, const char *wanted) {
   char known[128] = "";
   for (size_t i = 0; i < HK_ARRAY_LENGTH(providers) && s->nused < HK_NET_ACTIVE; i++) {

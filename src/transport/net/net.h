@@ -38,6 +38,7 @@ typedef struct hk_net_end {
   struct hk_net_used *used; /* private to net.c: the provider that serves the end */
   void *priv;               /* private to the provider */
 } hk_net_end;
+bool hk_net_sends(const hk_net_end *e); /* of a sending link */
 
 /* The functions of a provider. All run on the thread of the communicator's lanes, unless they say otherwise. A function
  * that returns a reason writes it as text to `why`. */

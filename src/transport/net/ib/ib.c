@@ -9,7 +9,6 @@
 #include "../../../base/param.h"
 #include "../../../base/service.h"
 #include "../../../base/tcp.h"
-#include "../../../program/program.h"
 #include "../../peer.h"
 #include "ib_conn.h"
 #include "ib_data.h"
@@ -156,7 +155,7 @@ static hk_status ib_open_end(hk_ib_ctx *x, hk_net_end *e) {
   hk_ib_conn *c = NULL;
   for (uint32_t i = 0; i < x->room && !c; i++)
     if (x->conns[i] && x->conns[i]->peer == e->key.peer && x->conns[i]->channel == e->key.channel) c = x->conns[i];
-  bool fresh = !c, sends = e->key.kind == HK_LINK_SEND;
+  bool fresh = !c, sends = hk_net_sends(e);
   size_t arena_bytes = (2 * (size_t)x->env->nslots + 1) * HK_IB_ENTRY;
   if (fresh) HK_OR_RETURN(hk_ib_conn_new(x, e->key.peer, e->key.channel, NULL, arena_bytes, &c));
   e->priv = c;
@@ -253,7 +252,7 @@ static void ib_flush(hk_ib_conn *c) {
 
 static void ib_close_end(hk_net_end *e) {
   hk_ib_conn *c = e->priv;
-  bool sends = e->key.kind == HK_LINK_SEND;
+  bool sends = hk_net_sends(e);
   if (sends)
     ib_flush(c);
   else

@@ -81,3 +81,8 @@ struct hk_ib_ctx {
 static inline hk_wait_env hk_ib_wait_env(const hk_ib_ctx *x) {
   return (hk_wait_env){.failure = x->env->wait ? x->env->wait->failure : NULL, .spins = 50};
 }
+
+/* ---- ib_gpu_ports.c ---- */
+/* Finds which ports are near the rank's GPU, and which can register its memory. Sorts x->ports and removes those that
+ * do not fit. Before the first connection; takes the lock. */
+void hk_ib_gpu_find_ports(hk_ib_ctx *x);

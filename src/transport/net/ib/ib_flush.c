@@ -12,7 +12,7 @@
 #include <string.h>
 #include "../../../base/param.h"
 #include "ib_data.h"
-#include "ib_gdr.h"
+#include "ib_flushing.h"
 #include "ib_state.h"
 #include "ib_verbs.h"
 

@@ -7,6 +7,7 @@
 #include "../../../base/param.h"
 #include "../../../base/sysfs.h"
 #include "ib_direct.h"
+#include "ib_flushing.h"
 
 /* Reads are for flushes. */
 enum { ACCESS = HK_IBV_ACCESS_LOCAL_WRITE | HK_IBV_ACCESS_REMOTE_WRITE | HK_IBV_ACCESS_REMOTE_READ };

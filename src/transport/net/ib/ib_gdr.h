@@ -16,17 +16,6 @@ typedef struct hk_ib_gpu_memory {
   char why[HK_GDR_WHY]; /* the causes why better methods were refused, as text; may be empty */
 } hk_ib_gpu_memory;
 
-/* How data that a card has written to a GPU's memory and reported as complete becomes visible to the GPU. */
-typedef enum hk_ib_flushing {
-  HK_IB_NO_FLUSH,     /* it is visible at once */
-  HK_IB_DRIVER_FLUSH, /* by a call to its driver */
-  HK_IB_READ_FLUSH    /* by a read of the card from there, after its writes */
-} hk_ib_flushing;
-
-/* What this GPU needs. `split`: hk_gdr_is_split; the call of its driver relies on its order, and does nothing then. */
-hk_ib_flushing hk_ib_flushing_of(const struct hk_settings *set, const hk_device *gpu, bool split);
-const char *hk_ib_flushing_words(const struct hk_settings *set, hk_ib_flushing f); /* "needs no flush" */
-
 /* Registers whole pages of `gpu`'s memory for remote writes. Failure is HK_GDR_STAGED. */
 void hk_ib_gpu_register(const struct hk_settings *set, const hk_ibv *api, hk_ibv_pd *pd, hk_device *gpu, void *p,
                         size_t bytes, hk_ib_gpu_memory *out);

@@ -15,10 +15,7 @@ void hk_ib_user_leave(hk_ib_ctx *x, const hk_ib_device *d); /* deregisters all o
 void hk_ib_user_free(hk_ib_ctx *x);
 void hk_ib_place_min(hk_ib_ctx *x, hk_link *link); /* sets link->place_min */
 
-/* ---- ib_gpu.c: payloads in a GPU's memory: which cards register it ---- */
-/* Finds which ports are near the rank's GPU, and which can register its memory. Sorts x->ports and removes those that
- * do not fit. Before the first connection; takes the lock. */
-void hk_ib_gpu_find_ports(hk_ib_ctx *x);
+/* ---- ib_gpu.c: payloads in a GPU's memory ---- */
 bool hk_ib_takes_gpu(void *ctx, const hk_net_end *e); /* the provider's takes_gpu */
 /* Registers the end's payloads in a GPU's memory. Returns NULL with the cause if the card refuses, although it accepted
  * such memory in the trial: if none of the end's payloads is registered yet, they move to host memory, and link->gpu is
