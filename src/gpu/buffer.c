@@ -10,13 +10,12 @@
 #include "../base/fork.h"
 #include "../base/log.h"
 #include "../core/call.h"
-#include "../kernels/cuda/work.h"
+#include "../program/limits.h"
 #include "../transport/transport.h"
 #include "gpu.h"
 #include "links.h"
 #include "memory.h"
 #include "order.h"
-#include "peers.h"
 #include "process_group.h"
 
 /* Global: allocations are found by address, for all communicators with which they are registered. */

@@ -9,85 +9,13 @@
  * a word is 1 and resets it to 0 at once, so that a captured call can be replayed. The sender writes a word again only
  * after it has received this rank's other word, which this rank's stream writes after the reset. */
 #include <stdlib.h>
-#include "../base/log.h"
 #include "../core/call.h"
 #include "../decide/payload.h"
 #include "../run/profiler.h"
 #include "../run/selection.h"
-#include "../transport/cuda/share.h"
 #include "buffer.h"
 #include "launch.h"
-#include "links.h"
-#include "peers.h"
-#include "process_group.h"
 #include "run.h"
-
-enum { WORD_BYTES = 64 };
-static size_t copy_word_at(int from, bool done) { return (size_t)(2 * from + done) * WORD_BYTES; }
-/* Words of rank `to` that rank `from` writes. */
-static void *copy_word(ncclComm_t c, int to, int from, bool done) {
-  return hk_gpu_of(c)->copies->words_at[to] + copy_word_at(from, done);
-}
-
-/* Each rank sends this to the others, so that they can open its words. */
-typedef struct words {
-  uint64_t region, at; /* at: address for GPUs of its own process. 0: it has no words */
-} words;
-
-/* Opens the words of the other ranks. False if one cannot be opened: the ranks then agree to use no copy engines. */
-static bool copy_open_words(ncclComm_t c, const words *all) {
-  hk_gpu *g = hk_gpu_of(c);
-  for (int r = 0; r < c->nranks; r++) {
-    if (!all[r].at) return false;
-    g->copies->words_at[r] = (char *)(uintptr_t)all[r].at; /* valid for ranks of this process */
-    if (!hk_gpu_is_remote(c, r)) continue;
-    if (hk_share_host_open(g->links->env, r, all[r].region, &g->copies->words[r]) != HK_OK) return false;
-    g->copies->words_at[r] = g->copies->words[r].memory.base;
-  }
-  return true;
-}
-
-static hk_status copy_make_words(ncclComm_t c) {
-  hk_status rc = HK_OK;
-  hk_gpu *g = hk_gpu_of(c);
-  size_t n = (size_t)c->nranks;
-  words *all = calloc(n, sizeof *all);
-  bool *fine = calloc(n, sizeof *fine);
-  g->copies->words = calloc(n, sizeof *g->copies->words);
-  g->copies->words_at = calloc(n, sizeof *g->copies->words_at);
-  if (!all || !fine || !g->copies->words || !g->copies->words_at)
-    HK_GIVE_UP(HK_FAIL_ERRNO("no memory for the words of %d ranks' copy engines", c->nranks), out);
-  /* of the process group: ranks of this process may write to it after this rank has left */
-  hk_shared *mine = &g->group->words[c->rank];
-  if (hk_share_host_make(g->device, copy_word_at(c->nranks, false), mine, &all[c->rank].region) == HK_OK)
-    all[c->rank].at = (uintptr_t)mine->memory.base;
-  HK_TRY(hk_gpu_exchange(c, all, sizeof *all), out);
-  fine[c->rank] = copy_open_words(c, all);
-  HK_TRY(hk_gpu_exchange(c, fine, sizeof *fine), out);
-  for (int r = 0; r < c->nranks; r++) g->copies->usable = g->copies->usable && fine[r];
-  if (!g->copies->usable)
-    HK_INFO(HK_SUB_INIT, "rank %d: no copy engines: some process has no pinned memory that others can open", c->rank);
-out:
-  free(all);
-  free(fine);
-  return rc;
-}
-
-hk_status hk_gpu_copy_choose(ncclComm_t c, bool asked, bool all, bool alone) {
-  hk_gpu *g = hk_gpu_of(c);
-  const char *why = c->nranks == 1 ? "there is one rank"
-                    : !all
-                        ? "not all ranks ask for it, or a driver has no stream memory operations that can be captured"
-                    : !alone                                ? "ranks share a GPU"
-                    : g->links->staged || g->links->proxied ? "some GPUs do not reach each other's memory"
-                    : hk_gpu_processes(g->links)            ? hk_wire_no_files(c)
-                                                            : NULL;
-  g->copies->usable = asked && !why;
-  if (asked)
-    HK_INFO(HK_SUB_INIT, "rank %d: CTA policy zero: %s%s", c->rank,
-            why ? "kernels all the same, as " : "copy engines for windows of NCCL_WIN_COLL_SYMMETRIC", why ? why : "");
-  return g->copies->usable ? copy_make_words(c) : HK_OK;
-}
 
 /* Does output block `block` of rank `to` hold a block of this rank's input?  Then *part is that block. */
 static bool copy_gives(const hk_call *call, int to, int block, int *part) {
@@ -133,11 +61,11 @@ hk_status hk_gpu_copy_window(const hk_call *call, hk_gpu_buffer **out) {
 static hk_status copy_meet(ncclComm_t c, bool done, hk_queue q) {
   hk_device *d = hk_gpu_of(c)->device;
   for (int i = 1; i < c->nranks; i++)
-    HK_OR_RETURN(d->ops->word->write(d, copy_word(c, (c->rank + i) % c->nranks, c->rank, done), 1, q));
+    HK_OR_RETURN(d->ops->word->write(d, hk_gpu_copy_word(c, (c->rank + i) % c->nranks, c->rank, done), 1, q));
   for (int r = 0; r < c->nranks; r++) {
     if (r == c->rank) continue;
-    HK_OR_RETURN(d->ops->word->wait(d, copy_word(c, c->rank, r, done), 1, q));
-    HK_OR_RETURN(d->ops->word->write(d, copy_word(c, c->rank, r, done), 0, q));
+    HK_OR_RETURN(d->ops->word->wait(d, hk_gpu_copy_word(c, c->rank, r, done), 1, q));
+    HK_OR_RETURN(d->ops->word->write(d, hk_gpu_copy_word(c, c->rank, r, done), 0, q));
   }
   return HK_OK;
 }
@@ -181,18 +109,3 @@ static hk_status copy_launch(const hk_gpu_launch_batch *s, hk_gpu_launch_item **
 }
 
 const hk_gpu_executor hk_gpu_by_copies = {.arguments = copy_arguments, .launch = copy_launch};
-
-void hk_gpu_copy_free(ncclComm_t c) {
-  hk_gpu *g = hk_gpu_of(c);
-  if (!atomic_load(&g->copies->used)) return;
-  char *mine = g->group->words[c->rank].host;
-  for (int r = 0; r < 2 * c->nranks; r++) /* relaxed: no data depends on it */
-    __atomic_store_n((uint32_t *)(void *)(mine + copy_word_at(r / 2, r % 2)), 1, __ATOMIC_RELAXED);
-}
-
-void hk_gpu_copy_end(ncclComm_t c) {
-  hk_gpu *g = hk_gpu_of(c);
-  for (int r = 0; g->copies->words && r < c->nranks; r++) hk_share_drop(g->device, &g->copies->words[r]);
-  free(g->copies->words);
-  free(g->copies->words_at);
-}

@@ -4,18 +4,13 @@
 #include "endpoints.h"
 #include <stdlib.h>
 #include <string.h>
-#include "../failure/failure.h"
 #include "../transport/cuda/share.h"
 #include "../transport/device_links.h"
 #include "../transport/transport.h"
 #include "gpu.h"
 #include "links.h"
-#include "memory.h"
-#include "order.h"
-#include "peers.h"
 #include "process_group.h"
 #include "proxy.h"
-#include "run.h"
 
 /* The layout of a link's memory: words, the receiver's counter, LL lines, LL128 lines, then data.  With
  * HK_DEVICE_CREDITS it also contains the sender's head and counter. */
@@ -116,74 +111,9 @@ static hk_status endpoints_add_end(ncclComm_t c, int peer, bool sends, unsigned 
 
 /* ---- proxied links: this end has memory of its own, and the proxy moves its slots ---- */
 
-static hk_status endpoints_proxy_over(void *comm, bool *done) {
-  return hk_gpu_order_over(hk_gpu_of(comm)->order, done);
-}
-static hk_status endpoints_proxy_check(void *comm) { return hk_gpu_watch(comm); }
-static hk_status endpoints_proxy_pinned(void *comm, bool payload, size_t bytes, hk_memory *out) {
-  return hk_gpu_pinned_get(hk_gpu_of(comm)->memory, payload ? HK_GPU_PINNED_PAYLOADS : HK_GPU_PINNED_STAYS, bytes, out);
-}
-static void endpoints_proxy_unpinned(void *comm, hk_memory *payload) {
-  hk_gpu_pinned_unget(hk_gpu_of(comm)->memory, HK_GPU_PINNED_PAYLOADS, payload);
-}
-static void endpoints_proxy_failed(void *arg, hk_status rc) {
-  ncclComm_t c = arg;
-  if (!atomic_load(&c->health.failure)) (void)hk_comm_failed(c, rc); /* otherwise the failure is known already */
-}
-
-/* Allocates the GPU memory on which networks test access before the first link. */
-hk_status hk_gpu_proxied_begin(ncclComm_t c) {
-  hk_gpu *g = hk_gpu_of(c);
-  bool any = false;
-  for (int r = 0; r < c->nranks; r++) any = any || hk_gpu_is_proxied(g->links, r);
-  if (!any) return HK_OK;
-  HK_OR_RETURN(g->device->ops->memory->alloc_open(g->device, 2 * HK_DEVICE_PAGE, 0, &g->links->page));
-  hk_wire_env(c)->gpu_page =
-      (void *)(((uintptr_t)g->links->page.base + HK_DEVICE_PAGE - 1) & ~(uintptr_t)(HK_DEVICE_PAGE - 1));
-  hk_wire_env(c)->gpu_queue = g->queue;
-  return HK_OK;
-}
-
-static hk_status endpoints_make_proxy(ncclComm_t c) {
-  hk_gpu *g = hk_gpu_of(c);
-  hk_gpu_proxy *p = g->links->proxy;
-  const hk_gpu_proxy_env e = {.env = hk_wire_env(c),
-                              .device = g->device,
-                              .queue = g->queue,
-                              .sends_direct = g->links->sends_direct,
-                              .wait = &c->wait,
-                              .over = endpoints_proxy_over,
-                              .check = endpoints_proxy_check,
-                              .failed = endpoints_proxy_failed,
-                              .pinned = endpoints_proxy_pinned,
-                              .unpinned = endpoints_proxy_unpinned,
-                              .arg = c};
-  if (!p) HK_OR_RETURN(hk_gpu_proxy_new(&e, &p));
-  g->links->proxy = p;
-  return HK_OK;
-}
-
-hk_status hk_gpu_proxy_give(ncclComm_t c, const struct hk_gpu_proxy_work *work) {
-  HK_OR_RETURN(endpoints_make_proxy(c));
-  return hk_gpu_proxy_serve(hk_gpu_of(c)->links->proxy, work);
-}
-
 static hk_status endpoints_open_proxied(ncclComm_t c, const hk_link_key *key, hk_gpu_link *link) {
-  HK_OR_RETURN(endpoints_make_proxy(c));
+  HK_OR_RETURN(hk_gpu_proxy_make(c));
   return hk_gpu_proxy_add(hk_gpu_of(c)->links->proxy, hk_wire_state(c, key->peer), key, link);
-}
-
-bool hk_gpu_proxy_left(ncclComm_t c) {
-  hk_gpu *g = hk_gpu_of(c);
-  return !g || hk_gpu_proxy_has_left(g->links->proxy);
-}
-
-void hk_gpu_proxy_stop(ncclComm_t c) {
-  hk_gpu *g = hk_gpu_of(c);
-  hk_gpu_proxy *p = g ? g->links->proxy : NULL;
-  if (!p) return;
-  g->links->proxy = NULL; /* other threads may ask for errors at the same time */
-  hk_gpu_proxy_end(p, g->lost);
 }
 
 static hk_status endpoints_add_proxied_end(ncclComm_t c, int peer, bool sends, unsigned channel,

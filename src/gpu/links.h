@@ -41,11 +41,13 @@ typedef struct hk_gpu_links {
 bool hk_gpu_can_read(const hk_gpu_links *l, int peer);
 bool hk_gpu_is_local(const hk_gpu_links *l, int peer);
 bool hk_gpu_is_proxied(const hk_gpu_links *l, int peer);
+bool hk_gpu_is_remote(ncclComm_t c, int peer);          /* in another process */
 bool hk_gpu_is_far(const struct ncclComm *c, int peer); /* outside of the LSA team of this rank */
 bool hk_gpu_processes(const hk_gpu_links *l);           /* the ranks are in several processes */
 bool hk_gpu_by_file(const hk_gpu_links *l);             /* hk_device_env.by_file */
 
-/* ---- endpoints.c, proxied.c: a communicator's proxy and ends ---- */
+/* ---- comm_proxy.c, endpoints.c: a communicator's proxy and ends ---- */
+hk_status hk_gpu_proxy_make(ncclComm_t c); /* `proxy`, if there is none yet */
 /* Gives the communicator's proxy other work (proxy.h). */
 hk_status hk_gpu_proxy_give(ncclComm_t c, const struct hk_gpu_proxy_work *work);
 /* After a failure: true if the proxy's thread is no longer inside a transport. */

@@ -10,7 +10,6 @@
 #include "../base/log.h"
 #include "../core/backend.h"
 #include "../transport/cuda/multicast.h"
-#include "../transport/device_links.h"
 #include "endpoints.h"
 #include "gpu.h"
 #include "links.h"
@@ -242,7 +241,7 @@ static hk_status park_resume(ncclComm_t c) {
   HK_OR_RETURN(g->device->ops->wait(g->device, g->queue));
   HK_OR_RETURN(hk_gpu_proxy_rest(g->links->proxy, false));
   hk_gpu_proxy_go_on(g->links->proxy);
-  if (hk_gpu_processes(g->links) && g->links->env->by_file) HK_OR_RETURN(park_open_again(c));
+  if (hk_gpu_processes(g->links) && hk_gpu_by_file(g->links)) HK_OR_RETURN(park_open_again(c));
   hk_gpu_suspended_free(&g->suspended);
   return HK_OK;
 }

@@ -28,7 +28,6 @@ enum { HK_GPU_MULTICAST_SUMS = 1, HK_GPU_MULTICAST_WINDOWS = 2 };
 const hk_gpu_fact *hk_gpu_fact_of(const struct hk_facts *facts, int rank);
 
 /* ---- peers.c: the other ranks of a communicator on GPUs ---- */
-bool hk_gpu_is_remote(ncclComm_t c, int peer); /* in another process */
 /* An allgather of all ranks of the communicator `c`; with 0 bytes a barrier. */
 hk_status hk_gpu_exchange(void *c, void *rows, size_t row_bytes);
 int hk_gpu_most_equal(uint64_t *ids, int n); /* the count of the most frequent id; sorts them */

@@ -21,7 +21,7 @@ typedef struct hk_gpu_stage {
 /* Enqueues calls, all of communicators on GPUs. */
 hk_status hk_gpu_run(const struct hk_call *calls, size_t n);
 
-/* ---- copy.c: collectives by copy engines ---- */
+/* ---- copy.c, copy_words.c: collectives by copy engines ---- */
 typedef struct hk_gpu_copies {
   bool usable;             /* copy engines are requested and can be used */
   struct hk_shared *words; /* [nranks]: words of a rank; of one in another process: the mapping */
@@ -32,6 +32,8 @@ typedef struct hk_gpu_copies {
 /* Decides whether copy engines are used; by all ranks.  asked: this rank requests them; all: all ranks request them and
  * can use them; alone: no two ranks share a GPU. */
 hk_status hk_gpu_copy_choose(ncclComm_t c, bool asked, bool all, bool alone);
+/* The word of rank `to` that rank `from` writes; `done`: the sender has written. */
+void *hk_gpu_copy_word(ncclComm_t c, int to, int from, bool done);
 /* *out: the window in which copy engines put the call's output; NULL: they do not run it. The same on all ranks if all
  * follow the rule for symmetric windows: the same window and the same offset in it. */
 hk_status hk_gpu_copy_window(const struct hk_call *call, struct hk_gpu_buffer **out);

@@ -7,8 +7,6 @@
 #include "../base/hash.h"
 #include "../base/log.h"
 #include "../decide/machine.h"
-#include "../decide/outlines.h"
-#include "../decide/overrides.h"
 #include "../run/selection.h"
 #include "../topo/detect.h"
 #include "../topo/paths.h"
@@ -16,6 +14,8 @@
 #include "links.h"
 #include "peers.h"
 #include "process_group.h"
+
+enum { TOPOLOGY_NETS = 16 }; /* network ports near a GPU that ranks compare */
 
 /* The first rank of a process reads the topology for all ranks of the process.  If it cannot be read, as in some
  * containers, that is no failure. */
@@ -28,7 +28,7 @@ static void topology_look(ncclComm_t c) {
   w->looked = true;
   HK_TRY(hk_topo_detect_with_file(c->settings, &t, 0), out);
   HK_TRY(hk_cluster_of(&w->machine, t, 1), out); /* takes over t, or frees it */
-  HK_TRY(hk_paths_new(&w->paths, w->machine->kinds[0], &c->selection->overrides->paths), out);
+  HK_TRY(hk_paths_new(&w->paths, w->machine->kinds[0], hk_selection_paths(c)), out);
 out:
   if (rc != HK_OK) {
     HK_INFO(HK_SUB_GRAPH, "rank %d: GPUs are priced by guesses, without the machine's topology: %s", c->rank,
@@ -75,8 +75,8 @@ static uint64_t topology_hash(const hk_paths *paths, const hk_placement *placeme
   const hk_topo *t = paths->topo;
   uint64_t h = hk_hash_mix((uint64_t)n, hk_topo_count(t, HK_NODE_NET));
   for (int i = 0; i < n; i++) {
-    uint32_t near[HK_PORTS_MOST];
-    const uint32_t ports = hk_paths_nets(paths, placements[i].node, near, HK_PORTS_MOST);
+    uint32_t near[TOPOLOGY_NETS];
+    const uint32_t ports = hk_paths_nets(paths, placements[i].node, near, TOPOLOGY_NETS);
     for (uint32_t k = 0; k < ports; k++) {
       const hk_path *p = hk_path_between(paths, placements[i].node, near[k]);
       h = hk_hash_mix(h, near[k] - t->first_of[HK_NODE_NET]);
@@ -112,14 +112,6 @@ static void topology_use_machine(ncclComm_t c, const hk_placement *placements, c
   for (int i = 0; i < n; i++) t->nodes[i] = placements[i].node;
   t->nnodes = n;
   t->prices->links = topology_hash(w->paths, placements, n);
-}
-
-hk_status hk_gpu_topology_wire(const struct ncclComm *c, hk_outlines *o) {
-  const hk_gpu *g = hk_gpu_of(c);
-  /* Data that goes through host memory, or stays inside a GPU, does not use these links. */
-  if (g->topology->nnodes == 0 || g->links->staged || g->sharers > 1) return HK_OK;
-  return hk_outlines_wire(o, g->group->machine->kinds[0], g->topology->nodes, g->topology->nnodes,
-                          &c->selection->overrides->paths);
 }
 
 static bool topology_alone_on_host(ncclComm_t c) {
@@ -170,46 +162,4 @@ out:
   free(rank);
   free(prices);
   return rc;
-}
-
-/* NCCL_P2P_LEVEL and NCCL_P2P_DISABLE. Distances are computed only if a level is set. Otherwise the driver says which
- * GPUs can be reached, and reach.c tests it. */
-hk_status hk_gpu_distances(ncclComm_t c, const struct hk_facts *facts) {
-  hk_status rc = HK_OK;
-  hk_gpu *g = hk_gpu_of(c);
-  hk_paths *paths = NULL;
-  /* The plain paths, without the restriction by the level. */
-  static const hk_path_rules plain = {.p2p_level = HK_PATH_SYS};
-  if (!c->selection->overrides->paths.p2p_level || !g->group->machine) return HK_OK;
-  const hk_topo *t = g->group->machine->kinds[0];
-  HK_TRY(hk_paths_new(&paths, t, &plain), out);
-  g->topology->distances = calloc((size_t)c->nranks, 1); /* HK_PATH_LOC */
-  if (!g->topology->distances) HK_GIVE_UP(HK_FAIL_ERRNO("no memory for the distances of %d ranks", c->nranks), out);
-  uint32_t mine = hk_topo_find(t, HK_NODE_GPU, hk_gpu_fact_of(facts, c->rank)->bus);
-  for (int r = 0; r < c->nranks; r++) {
-    const hk_gpu_fact *f = hk_gpu_fact_of(facts, r);
-    if (!hk_wire_near(c, r) || f->id == hk_gpu_fact_of(facts, c->rank)->id) continue;
-    uint32_t theirs = hk_topo_find(t, HK_NODE_GPU, f->bus);
-    if (mine != UINT32_MAX && theirs != UINT32_MAX)
-      g->topology->distances[r] = (unsigned char)hk_path_between(paths, mine, theirs)->cls;
-    else
-      HK_INFO(HK_SUB_INIT | HK_SUB_GRAPH,
-              "NCCL_P2P_LEVEL: the path from rank %d's GPU to rank %d's is not known, and counts as near", c->rank, r);
-  }
-out:
-  hk_paths_free(paths);
-  return rc;
-}
-
-bool hk_gpu_too_far(ncclComm_t c, int peer, char *why, size_t why_bytes) {
-  const hk_path_rules *rules = &c->selection->overrides->paths;
-  const unsigned char *distances = hk_gpu_of(c)->topology->distances;
-  if (rules->no_p2p)
-    snprintf(why, why_bytes, "NCCL_P2P_DISABLE is 1, or NCCL_P2P_LEVEL is LOC");
-  else if (distances && distances[peer] > rules->p2p_level)
-    snprintf(why, why_bytes, "NCCL_P2P_LEVEL is %s, and the path to its GPU is %s",
-             hk_path_class_name(rules->p2p_level), hk_path_class_name((hk_path_class)distances[peer]));
-  else
-    return false;
-  return true;
 }

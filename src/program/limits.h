@@ -6,6 +6,7 @@
 #pragma once
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 /* How a slot is encoded: decide/protocol.h. */
 typedef enum hk_protocol { HK_PROTO_SIMPLE, HK_PROTO_LL, HK_PROTO_LL128, HK_PROTO_COUNT } hk_protocol;
@@ -27,6 +28,7 @@ enum {
   HK_GPU_LL_MAX = 16384,
   HK_GPU_LL_NET_MAX = 3072,
   HK_GPU_WIDE_BYTES = 65536, /* bytes of a slot's LL128 lines, if a link has them */
+  HK_GPU_REF_MIN = 65536,    /* for fewer bytes a copy into the slot is cheaper than the final wait for the credit */
   /* The kernel of small messages (kernels/cuda/small.h): the most ranks and destinations; a channel has at most
    * HK_GPU_LL_MAX bytes. */
   HK_GPU_SMALL_SOURCES = 8,
@@ -45,6 +47,9 @@ enum {
   HK_CMA_PLACED = 2, /* the same if the call is in place: the rank makes no copy of its own */
   HK_CMA_SUMS = 4    /* sums that the rank has just made */
 };
+/* Entry [r] of a table is the offset that turns an address in registered memory into rank r's address of it. This
+ * value: r cannot read it. */
+#define HK_GPU_UNSEEN INT64_MIN
 /* Bytes of a slot's LL lines for data of `bytes`: each 8 bytes are in a line of 16. */
 #define HK_GPU_LL_LINES(bytes) (2 * (size_t)(bytes))
 /* Bytes of a message that LL128 lines of `bytes` carry. */

@@ -44,6 +44,8 @@ void hk_selection_rings(ncclComm_t c, hk_ring_settings *out) {
                             .dump_file = o->graph_dump_file};
 }
 
+const hk_path_rules *hk_selection_paths(const struct ncclComm *c) { return &c->selection->overrides->paths; }
+
 int hk_selection_most_channels(ncclComm_t c) { return c->selection->overrides->filter.max_channels; }
 
 /* Forgets the choices of earlier calls. Their plans stay. */

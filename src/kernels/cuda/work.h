@@ -46,7 +46,6 @@ enum {
   HK_GPU_LINKS = 160,
   HK_GPU_THREADS = 512,    /* the most threads of a block */
   HK_GPU_LL_TAG_BITS = 12, /* bits of the tag in an LL line's flag; the other bits are the slot's number */
-  HK_GPU_REF_MIN = 65536   /* for fewer bytes a copy into the slot is cheaper than the final wait for the credit */
 };
 
 /* One end of a link, in device memory, private to the rank and the kernel that runs. 16-aligned, as is its size. */
@@ -71,9 +70,6 @@ typedef struct hk_gpu_link {
   char *small; /* slot i with at most HK_LINK_SMALL bytes is at small + i * HK_LINK_SMALL; NULL: at data */
 } hk_gpu_link;
 
-/* Entry [r] of a table is the offset that turns an address in registered memory into rank r's address of it. This
- * value: r cannot read it. */
-#define HK_GPU_UNSEEN INT64_MIN
 /* XORed into the slot number in a proxied link's word if the payload is in LL lines and not in the data area. */
 #define HK_GPU_IN_LINES 0x80000000u
 enum {
