@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 #include <nccl.h>
-#include "../kernels/cuda/work.h"
+#include "../kernels/cuda/link_end.h"
 #include "../transport/cuda/share.h"
 
 struct hk_gpu_links; /* links.h */

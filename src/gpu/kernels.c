@@ -8,7 +8,6 @@
 #include "launch.h"
 #include "memory.h"
 #include "plan.h"
-#include "run.h"
 
 static hk_status kernels_offer(const hk_call *call) {
   const struct hk_plan *plan;
@@ -96,16 +95,3 @@ static hk_status kernels_launch(const hk_gpu_launch_batch *s, hk_gpu_launch_item
 
 const hk_gpu_executor hk_gpu_by_kernels = {
     .offer = kernels_offer, .arguments = kernels_arguments, .launch = kernels_launch};
-
-bool hk_gpu_kernels_began(const hk_gpu *g) {
-  hk_gpu_state *s = g->state.host;
-  /* relaxed: nothing else depends on it */
-  return __atomic_exchange_n(&s->begun, 0, __ATOMIC_RELAXED) != 0;
-}
-
-int hk_gpu_kernels_mismatch(const hk_gpu *g) {
-  hk_gpu_state *s = g->state.host;
-  /* acquire: the kernel wrote the peer before it wrote the error; relaxed: read after that */
-  if (__atomic_load_n(&s->error, __ATOMIC_ACQUIRE) != HK_GPU_MISMATCH) return -1;
-  return (int)__atomic_load_n(&s->peer, __ATOMIC_RELAXED);
-}

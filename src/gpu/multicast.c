@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include "../base/log.h"
 #include "../core/call.h"
-#include "../kernels/cuda/work.h"
+#include "../kernels/cuda/link_end.h"
 #include "../transport/cuda/multicast.h"
 #include "gpu.h"
 #include "links.h"

@@ -52,7 +52,7 @@ typedef struct hk_gpu_split {
   } turn;                                    /* while a table of transfers is filled */
 } hk_gpu_split;
 
-/* ---- kernels.c: what kernels report ---- */
+/* ---- reports.c: what kernels report ---- */
 bool hk_gpu_kernels_began(const hk_gpu *g);   /* some have, since the last question */
 int hk_gpu_kernels_mismatch(const hk_gpu *g); /* the peer whose message does not fit the call; -1: none */
 
