@@ -192,7 +192,7 @@ hk_status hk_gpu_join(ncclComm_t c, const struct hk_facts *facts) {
   /* A send or receive over the network may use more links than the blocks would ask for, but no more than there are. */
   g->split->net_parts = c->options.net_channels ? (unsigned)c->options.net_channels : g->split->parts;
   if (g->split->net_parts > HK_GPU_P2P_CHANNELS) g->split->net_parts = HK_GPU_P2P_CHANNELS;
-  g->split->part_bytes = 4 * (size_t)c->settings->SLOT_BYTES;
+  g->split->part_bytes = 4 * hk_wire_env(c)->slot_bytes;
   g->cluster = g->device->limits.clusters ? (unsigned)c->options.cluster : 0;
   HK_OR_RETURN(hk_gpu_topology_read(c, facts));
   g->links->sends_direct = gpu_sends_direct(c);

@@ -10,6 +10,7 @@
 #include <sys/mman.h>
 #include "../base/facts.h"
 #include "../program/program.h"
+#include "peer.h"
 #include "registry.h"
 
 typedef struct threads_state {
