@@ -28,12 +28,6 @@ static int gives(ncclResult_t got, ncclResult_t code, const char *text, const ch
 #define TAKEN(call) faults += gives(call, ncclSuccess, "", #call, __LINE__)
 #define IS(condition) faults += RANK_IS(condition)
 
-static int works(ncclComm_t c, int n) {
-  float x = 1;
-  int faults = RANK_CHECK(ncclAllReduce(&x, &x, 1, ncclFloat32, ncclSum, c, NULL));
-  return faults + (x != (float)n);
-}
-
 /* Calls that are taken must not run: a group with a wrong call runs none of its calls. */
 static int begin_refused_group(ncclComm_t c) {
   int faults = RANK_CHECK(ncclGroupStart());
@@ -60,7 +54,7 @@ static int types_and_counts(ncclComm_t c, int rank, int n, void *arg) {
   REFUSED(ncclAllGather(b, b, most / (size_t)n + 1, ncclInt8, c, NULL), "more bytes");
   REFUSED(ncclAllReduce(b, b, SIZE_MAX / 8 + 2, ncclFloat64, ncclSum, c, NULL), "more bytes"); /* it overflows */
   REFUSED(ncclAllGather(b, b, SIZE_MAX / (size_t)n + 1, ncclInt8, c, NULL), "more bytes");
-  return faults + end_refused_group() + works(c, n);
+  return faults + end_refused_group() + rank_works(c, n);
 }
 
 static int roots_and_buffers(ncclComm_t c, int rank, int n, void *arg) {
@@ -88,7 +82,7 @@ static int roots_and_buffers(ncclComm_t c, int rank, int n, void *arg) {
   TAKEN(ncclScatter(NULL, b, 1, ncclInt8, other, c, NULL));
   REFUSED(ncclScatter(b, NULL, 1, ncclInt8, other, c, NULL), "recvbuff is NULL with count 1");
   TAKEN(ncclAllReduce(NULL, NULL, 0, ncclInt8, ncclSum, c, NULL));
-  return faults + end_refused_group() + works(c, n);
+  return faults + end_refused_group() + rank_works(c, n);
 }
 
 static int operators(ncclComm_t c, int rank, int n, void *arg) {
@@ -122,7 +116,7 @@ static int operators(ncclComm_t c, int rank, int n, void *arg) {
   faults += end_refused_group();
   TAKEN(MAKE(&op[0], &two, ncclFloat32, ncclScalarHostImmediate));
   TAKEN(ncclAllReduce(&x, &x, 1, ncclFloat32, op[0], c, NULL));
-  return faults + (x != (float)(2 * n)) + works(c, n);
+  return faults + (x != (float)(2 * n)) + rank_works(c, n);
 }
 
 /* Children: the ranks make the same wrong calls, so all refuse them. */
@@ -155,12 +149,12 @@ static int children(ncclComm_t c, int rank, int n, void *arg) {
   REFUSED(ncclCommRevoke(c, 1), "flags 1");
   TAKEN(ncclCommSplit(c, rank == 0 ? NCCL_SPLIT_NOCOLOR : 0, 0, &child, NULL));
   IS(!child == (rank == 0));
-  if (child) faults += works(child, n - 1) + RANK_CHECK(ncclCommDestroy(child));
+  if (child) faults += rank_works(child, n - 1) + RANK_CHECK(ncclCommDestroy(child));
   if (rank == 0) {
     TAKEN(ncclCommGetUniqueId(c, &id));
     MISUSED(ncclCommGetUniqueId(c, &id), "one a growth");
   }
-  return faults + works(c, n);
+  return faults + rank_works(c, n);
 }
 
 static int windows(ncclComm_t c, int rank, int n, void *arg) {
@@ -211,7 +205,7 @@ static int windows(ncclComm_t c, int rank, int n, void *arg) {
   TAKEN(ncclCommRegister(c, NULL, 0, &handle));
   TAKEN(ncclCommDeregister(c, handle));
   free(memory);
-  return faults + works(c, n);
+  return faults + rank_works(c, n);
 }
 
 static int signals(ncclComm_t c, int rank, int n, void *arg) {
@@ -245,7 +239,7 @@ static int signals(ncclComm_t c, int rank, int n, void *arg) {
   REFUSED(ncclWaitSignal(2, d, c, NULL), "peer 3 is not a rank");
   TAKEN(PUT(x, ncclInt8, next, WINDOW - 16, 0, 0)); /* the last place */
   TAKEN(ncclWaitSignal(1, d, c, NULL));
-  faults += works(c, n);
+  faults += rank_works(c, n);
   TAKEN(ncclCommWindowDeregister(c, win));
   TAKEN(ncclMemFree(memory));
   return faults;
@@ -264,7 +258,7 @@ static int calls_alone(ncclComm_t c, int rank, int n, void *arg) {
   REFUSED(ncclCommGetAsyncError(c, NULL), "NULL");
   REFUSED(ncclCommDeregister(c, b), "registration");
   REFUSED(ncclMemFree(b), "");
-  return faults + works(c, n);
+  return faults + rank_works(c, n);
 }
 
 static const rank_body bodies[] = {types_and_counts, roots_and_buffers, operators,  children,

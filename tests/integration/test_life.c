@@ -25,18 +25,6 @@
 
 enum { N = 2 };
 
-/* All ranks of the communicators add up ones in this thread. */
-static void works(ncclComm_t *c, int n) {
-  float b[8];
-  OK(ncclGroupStart());
-  for (int r = 0; r < n; r++) {
-    b[r] = 1;
-    OK(ncclAllReduce(&b[r], &b[r], 1, ncclFloat32, ncclSum, c[r], NULL));
-  }
-  OK(ncclGroupEnd());
-  for (int r = 0; r < n; r++) ck_assert_float_eq(b[r], (float)n);
-}
-
 static void queue(ncclComm_t c, float *b) { OK(ncclAllReduce(b, b, 4, ncclFloat32, ncclSum, c, NULL)); }
 
 static void destroy(ncclComm_t *c, int n) {
@@ -63,7 +51,7 @@ TEST(children_in_group) {
     queue(c[r], b[r]);
   }
   OK(ncclGroupEnd());
-  works(child, N);
+  ck_assert_int_eq(ranks_work(child, N), 0);
   destroy(child, N);
   OK(ncclGroupStart());
   for (int r = 0; r < N; r++) OK(ncclCommSplit(c[r], 0, r, &child[r], NULL));
@@ -75,7 +63,7 @@ TEST(children_in_group) {
   for (int r = 0; r < N; r++) OK(ncclCommSplit(c[r], 0, r, &child[r], NULL));
   OK(ncclCommAbort(child[1])); /* it is not there yet: its init is dropped */
   FAILS(ncclGroupEnd(), ncclInvalidUsage, "are dropped");
-  works(c, N);
+  ck_assert_int_eq(ranks_work(c, N), 0);
   OK(ncclGroupStart());
   for (int r = 0; r < N; r++) OK(ncclCommSplit(c[r], 0, r, &child[r], NULL));
   OK(ncclCommAbort(c[0]));
@@ -188,7 +176,7 @@ TEST(abandoned_groups) {
     ck_assert_int_eq(pthread_create(&thread, NULL, abandon_group, c[r]), 0);
     pthread_join(thread, NULL);
   }
-  works(c, N);
+  ck_assert_int_eq(ranks_work(c, N), 0);
   destroy(c, N); /* nothing waits any more that would refuse it */
 }
 
@@ -269,11 +257,7 @@ static int code_is(const char *what, ncclResult_t got, ncclResult_t want, const 
   return 1;
 }
 
-static int child_works(ncclComm_t c, int n) {
-  float one = 1;
-  int faults = RANK_CHECK(ncclAllReduce(&one, &one, 1, ncclFloat32, ncclSum, c, NULL));
-  return faults + (one != (float)n) + RANK_CHECK(ncclCommDestroy(c));
-}
+static int child_works(ncclComm_t c, int n) { return rank_works(c, n) + RANK_CHECK(ncclCommDestroy(c)); }
 
 /* One rank revokes while the others wait for it; then all make children, without a revoke of their own. */
 static int revoke_and_split(ncclComm_t c, int rank, int n, void *arg) {

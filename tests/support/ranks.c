@@ -29,6 +29,25 @@ void ranks_reach_by(const char *how) {
   if (!strcmp(how, "net")) setenv("NCCL_SHM_DISABLE", "1", 1);
 }
 
+int rank_works(ncclComm_t c, int n) {
+  float x = 1;
+  const int faults = RANK_CHECK(ncclAllReduce(&x, &x, 1, ncclFloat32, ncclSum, c, NULL));
+  return faults ? faults : RANK_IS(x == (float)n);
+}
+
+int ranks_work(const ncclComm_t *c, int n) {
+  float *x = calloc((size_t)n, sizeof *x);
+  int faults = RANK_CHECK(ncclGroupStart());
+  for (int r = 0; r < n; r++) {
+    x[r] = 1;
+    faults += RANK_CHECK(ncclAllReduce(&x[r], &x[r], 1, ncclFloat32, ncclSum, c[r], NULL));
+  }
+  faults += RANK_CHECK(ncclGroupEnd());
+  for (int r = 0; r < n && !faults; r++) faults += RANK_IS(x[r] == (float)n);
+  free(x);
+  return faults;
+}
+
 int rank_left_work(ncclComm_t c) {
   const hk_health *h = &c->health;
   const hk_comm_order *o = &c->order;

@@ -25,6 +25,10 @@ int rank_check_at(ncclResult_t result, const char *call, const char *file, int l
 /* The same if the condition does not hold. */
 #define RANK_IS(condition) rank_is_at(condition, #condition, __FILE__, __LINE__)
 int rank_is_at(int fine, const char *what, const char *file, int line);
+/* Does a communicator of n ranks still work?  An allreduce of ones; gives its faults. */
+int rank_works(ncclComm_t c, int n);
+/* The same for one whose ranks are all in this thread. */
+int ranks_work(const ncclComm_t *c, int n);
 /* 1 or more, printed, if a communicator whose calls are over is still in one; 0 if it has failed.  It is looked at
  * before each rank of the functions below destroys its communicator. */
 int rank_left_work(ncclComm_t c);
