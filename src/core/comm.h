@@ -196,8 +196,8 @@ hk_status hk_wire_join(ncclComm_t c, const struct hk_facts *facts);
 void hk_wire_share_failures(ncclComm_t c);
 hk_status hk_wire_progress(ncclComm_t c, bool *moved);
 int hk_wire_broken(ncclComm_t c); /* the lowest rank to which a link has failed, or -1 */
-/* The transport of links on which the network reduces (transport/collnet.h), at the end of init. It is detached with the
- * others. */
+/* The transport of links on which the network reduces (transport/collnet.h), at the end of init. It is detached with
+ * the others. */
 void hk_wire_use_collnet(ncclComm_t c, struct hk_transport_state *s);
 bool hk_wire_near(ncclComm_t c, int peer);                  /* on this rank's host */
 int hk_wire_host_ranks(const struct ncclComm *c, int rank); /* how many ranks are on the host of `rank` */
