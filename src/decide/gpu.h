@@ -2,6 +2,7 @@
 /* The times that software adds to a GPU's links. The cost model and the simulator share them: they price the same
  * library. */
 #pragma once
+#include <math.h>
 #include "../program/limits.h"
 
 /* From a call to the first instruction, and from the last one to the end that a stream sees: the part of NCCL's latency
@@ -48,6 +49,17 @@ static inline double hk_gpu_launch_us(int sm) { return sm >= 900 ? HK_GPU_AMD_LA
 /* The exponent x that combines two bounds of a time: lower^(1 - x) upper^x. The lower bound assumes no contention, the
  * upper bound permanent contention. Fitted to the simulator's event level at 64 ranks. */
 #define HK_GPU_SHARED 0.3
+/* Channels that send over several links in turn, all in the same order, meet on each, and all other links are idle.
+ * Then a step takes the time of all channels' messages on its link. The n channels move apart, so that only a part of
+ * the difference to links that are never idle remains, n^-x. x grows with the time between two channels' beginnings,
+ * in messages that take `message_us` alone, and with the `times` that each uses a link. Shorter messages do not meet.
+ * HK_GPU_SPREAD is the limit for longer ones, fitted to the simulator's event level on MI300X, DGX-1 and a mesh of 4
+ * V100, 4 to 28 channels, 1 to 40 times. */
+#define HK_GPU_SPREAD 0.35
+static inline double hk_gpu_spread(double message_us, double times) {
+  const double apart = HK_GPU_STAGGER_US / message_us, x = apart * times;
+  return apart >= 1 ? HUGE_VAL : x < HK_GPU_SPREAD ? x : HK_GPU_SPREAD;
+}
 /* GB/s that one lane (a thread block) moves, by hk_gpu_info.sm: NCCL's perChMaxRingLL128Bw and perChMaxTreeBw (from 100
  * on: of its version 2.30). AMD's (from 900 on): with it 8 MI355X nearly reach the 407 GB/s that Oracle measured. */
 static inline double hk_gpu_lane_gbps(int sm) {

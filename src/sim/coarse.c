@@ -2,11 +2,14 @@
 /* Flow level, for large machines: there are no events. The programs run as messages with times; a thread continues
  * until it needs a message that is not sent yet. All rates are computed in advance. This is done twice:
  *
- *   - alone: every flow is as fast as the links of its path allow. This is a lower bound. Another one is the time that
- *     the busiest resource needs for its load, after its first message arrives and before the last one's end.
+ *   - alone: every flow is as fast as the links of its path allow, which it shares with lanes of its channel that do
+ *     the same at the same time. This is a lower bound. Another one is the time that the busiest resource needs for its
+ *     load, after its first message arrives and before the last one's end.
  *   - shared: if a thread uses a resource for a part of its bytes, and all loads of that resource take a time t, the
  *     thread moves its bytes at the rate at which it would end after t, as if all threads always used the resource at
- *     once. Its messages to the network are sent one after another. This is an upper bound.
+ *     once. All channels do the same at the same time, so if the links of its instructions differ (in a mesh), the
+ *     thread shares each with all channels while others are idle. Its messages to the network are sent one after
+ *     another. This is an upper bound.
  *
  * The result is between the two, nearer to the lower one: HK_GPU_SHARED says how near. Waves after the first WAVES
  * are not run: they are assumed to go on at the pace of the last ones. */
@@ -27,6 +30,9 @@ typedef struct coarse {
   double *handed;  /* [nthreads] bytes that it hands to the network */
   double *pace;    /* [nthreads' instructions] bytes a microsecond */
   uint32_t *first; /* [nthreads] of `pace` */
+  uint32_t *alike; /* [nthreads] threads by number of instructions, then by channel */
+  double *own,
+      *all; /* [nresources] microseconds for a byte of each thread that runs an instruction: of a channel; of all */
   double *by_side; /* [nsides] bytes sent to another host in one wave */
   double *uplink;  /* [nsides] microseconds that the busiest uplink of the path needs */
   double *free_at; /* [nsides] when the network has sent all messages handed to it; shared: by the thread */
@@ -205,27 +211,92 @@ static hk_status coarse_load_fabric(coarse *c) {
 
 /* ---- rates ---- */
 
+static double coarse_waves_of(const hk_sim *s) {
+  double waves = (double)s->sizes.longest / (double)(s->sizes.chunk * (size_t)s->all_channels);
+  return waves > 1 ? waves : 1;
+}
+
 /* Microseconds a byte on a used resource: alone, or (shared) with all other loads of the resource. */
 static double coarse_use_us(const coarse *c, const hk_flow_entry *e, double bytes) {
   if (!c->shared) return e->weight / c->s->cluster.net.resources[e->resource].capacity;
   return bytes > 0 ? c->need[e->resource] / bytes : 0;
 }
 
-/* Sets the pace of each thread's instructions. */
-static hk_status coarse_set_paces(coarse *c) {
+static uint32_t coarse_length(const hk_lane_state *t) { return t->at.end - t->at.first; }
+
+/* Adds the uses of the current instruction to the loads, or (by 0) clears these. */
+static void coarse_load(const coarse *c, const uint32_t *threads, uint32_t n, double by, double *loads) {
+  for (uint32_t k = 0; k < n; k++) {
+    const hk_flow *f = &c->s->threads[threads[k]].flow;
+    for (uint32_t u = 0; u < f->n; u++) {
+      const hk_flow_entry *e = &f->entries[u];
+      double *load = &loads[e->resource];
+      *load = by > 0 ? *load + by * e->weight / c->s->cluster.net.resources[e->resource].capacity : 0;
+    }
+  }
+}
+
+/* Microseconds a byte on a resource that threads use at the same time: those of one channel (`own`), and all of them.
+ * `steady`: as if all loads of the resource came at an even rate, while a thread moves `moved` bytes in a wave. If it is
+ * not shorter, the thread uses the resource all the time (a port), and meeting changes nothing; it is shorter by the
+ * number of links that the thread uses in turn. */
+static double coarse_step_us(const coarse *c, double own, double all, double steady, double moved) {
+  const double bytes = fmin((double)c->s->sizes.chunk, (double)c->s->sizes.longest);
+  if (steady <= 0 || all <= steady) return own;
+  const double times = coarse_waves_of(c->s) * moved / bytes * steady / all;
+  const double met = steady + (all - steady) * pow(all / own, -hk_gpu_spread(own * bytes, times));
+  const double port = (steady / all) * (steady / all);
+  return pow(own, port) * pow(fmax(own, met), 1 - port);
+}
+
+/* Sets the pace of one instruction of n threads that run it at the same time. */
+static hk_status coarse_set_pace(coarse *c, const uint32_t *threads, uint32_t n, uint32_t instr) {
   hk_sim *s = c->s;
-  for (uint32_t k = 0; k < s->nthreads; k++) {
-    hk_lane_state *t = &s->threads[k];
-    for (t->at.pc = t->at.first; t->at.pc < t->at.end; t->at.pc++) {
-      double limit = 0, *pace = &c->pace[c->first[k] + t->at.pc - t->at.first];
-      if (t->instrs[t->at.pc].op == HK_OP_REPEAT || *pace <= 0) continue;
-      HK_OR_RETURN(hk_step_uses(s, t, s->sizes.chunk, &limit));
-      double us = limit > 0 ? 1 / limit : 0;
-      for (uint32_t u = 0; u < t->flow.n; u++) us = fmax(us, coarse_use_us(c, &t->flow.entries[u], c->moved[k]));
+  double *pace;
+  for (uint32_t k = 0; k < n; k++) {
+    hk_lane_state *t = &s->threads[threads[k]];
+    double limit = 0;
+    pace = &c->pace[c->first[threads[k]] + instr];
+    hk_flow_reset(&t->flow);
+    t->at.pc = t->at.first + instr;
+    if (t->instrs[t->at.pc].op == HK_OP_REPEAT || *pace <= 0) continue;
+    HK_OR_RETURN(hk_step_uses(s, t, s->sizes.chunk, &limit));
+    *pace = limit;
+  }
+  coarse_load(c, threads, n, s->alike, c->all);
+  for (uint32_t k = 0, m; k < n; k += m) {
+    const hk_lane_state *t = &s->threads[threads[k]];
+    for (m = 1; k + m < n && s->threads[threads[k + m]].channel == t->channel;) m++;
+    coarse_load(c, &threads[k], m, 1, c->own);
+    for (uint32_t j = k; j < k + m; j++) {
+      const hk_flow *f = &s->threads[threads[j]].flow;
+      pace = &c->pace[c->first[threads[j]] + instr];
+      double us = *pace > 0 ? 1 / *pace : 0;
+      for (uint32_t u = 0; u < f->n; u++) {
+        const hk_flow_entry *e = &f->entries[u];
+        const double moved = c->moved[threads[j]], steady = moved > 0 ? c->need[e->resource] / moved : 0;
+        us = fmax(us, coarse_use_us(c, e, moved));
+        if (s->gpu) us = fmax(us, coarse_step_us(c, c->own[e->resource], c->all[e->resource], steady, moved));
+      }
       *pace = us > 0 ? 1 / us : 0;
     }
-    t->at.pc = t->at.first;
-    hk_flow_clear(&t->flow);
+    coarse_load(c, &threads[k], m, 0, c->own);
+  }
+  coarse_load(c, threads, n, 0, c->all);
+  return HK_OK;
+}
+
+/* Sets the pace of each thread's instructions. Threads with equally many instructions run them at the same time. */
+static hk_status coarse_set_paces(coarse *c) {
+  hk_sim *s = c->s;
+  for (uint32_t k = 0, n; k < s->nthreads; k += n) {
+    const uint32_t length = coarse_length(&s->threads[c->alike[k]]);
+    for (n = 1; k + n < s->nthreads && coarse_length(&s->threads[c->alike[k + n]]) == length;) n++;
+    for (uint32_t i = 0; i < length; i++) HK_OR_RETURN(coarse_set_pace(c, &c->alike[k], n, i));
+  }
+  for (uint32_t k = 0; k < s->nthreads; k++) {
+    s->threads[k].at.pc = s->threads[k].at.first;
+    hk_flow_clear(&s->threads[k].flow);
   }
   return HK_OK;
 }
@@ -376,6 +447,25 @@ out:
   return rc;
 }
 
+static int coarse_by_value(const void *a, const void *b) {
+  const uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+  return (x > y) - (x < y);
+}
+
+/* Sorts the threads by number of instructions, then by channel. */
+static hk_status coarse_sort_threads(coarse *c) {
+  enum { LENGTH = 44, CHANNEL = 32 };
+  const hk_sim *s = c->s;
+  uint64_t *keys = malloc(s->nthreads * sizeof *keys);
+  if (!keys) return HK_FAIL_ERRNO("no memory for %u lanes", s->nthreads);
+  for (uint32_t k = 0; k < s->nthreads; k++)
+    keys[k] = (uint64_t)coarse_length(&s->threads[k]) << LENGTH | (uint64_t)s->threads[k].channel << CHANNEL | k;
+  qsort(keys, s->nthreads, sizeof *keys, coarse_by_value);
+  for (uint32_t k = 0; k < s->nthreads; k++) c->alike[k] = (uint32_t)keys[k];
+  free(keys);
+  return HK_OK;
+}
+
 static hk_status coarse_make_room(coarse *c) {
   const hk_sim *s = c->s;
   size_t instrs = 0;
@@ -386,6 +476,9 @@ static hk_status coarse_make_room(coarse *c) {
     instrs += s->threads[k].at.end - s->threads[k].at.first;
   }
   c->need = calloc(s->cluster.net.nresources, sizeof *c->need);
+  c->own = calloc(s->cluster.net.nresources, sizeof *c->own);
+  c->all = calloc(s->cluster.net.nresources, sizeof *c->all);
+  c->alike = malloc(s->nthreads * sizeof *c->alike);
   c->moved = calloc(s->nthreads, sizeof *c->moved);
   c->handed = calloc(s->nthreads, sizeof *c->handed);
   c->clock = calloc(s->nthreads, sizeof *c->clock);
@@ -397,15 +490,10 @@ static hk_status coarse_make_room(coarse *c) {
   c->core_at = calloc((size_t)s->cluster.nranks, sizeof *c->core_at);
   c->head = malloc(s->cluster.net.nresources * sizeof *c->head);
   c->tail = malloc(s->cluster.net.nresources * sizeof *c->tail);
-  bool all = c->need && c->moved && c->handed && c->clock && c->todo && c->pace && c->by_side && c->uplink &&
-             c->free_at && c->core_at && c->head && c->tail;
+  bool all = c->need && c->own && c->all && c->alike && c->moved && c->handed && c->clock && c->todo && c->pace &&
+             c->by_side && c->uplink && c->free_at && c->core_at && c->head && c->tail;
   for (uint32_t i = 0; all && i < s->cluster.net.nresources; i++) c->head[i] = c->tail[i] = INFINITY;
   return all ? HK_OK : HK_FAIL_ERRNO("no memory to simulate %u lanes and %u links", s->nthreads, s->nsides);
-}
-
-static double coarse_waves_of(const hk_sim *s) {
-  double waves = (double)s->sizes.longest / (double)(s->sizes.chunk * (size_t)s->all_channels);
-  return waves > 1 ? waves : 1;
 }
 
 static hk_status coarse_run_waves(coarse *c, bool shared, double *us) {
@@ -445,6 +533,7 @@ hk_status hk_sim_coarse(hk_sim *s) {
   coarse c = {.s = s};
   double alone = 0, shared = 0, last;
   HK_TRY(coarse_make_room(&c), out);
+  HK_TRY(coarse_sort_threads(&c), out);
   for (uint32_t k = 0; k < s->nthreads; k++) HK_TRY(coarse_add_wave(&c, &s->threads[k]), out);
   if (s->cluster.folded) HK_TRY(coarse_load_fabric(&c), out);
   HK_TRY(coarse_run_waves(&c, false, &alone), out);
@@ -455,6 +544,9 @@ hk_status hk_sim_coarse(hk_sim *s) {
   s->finished = fmax(last, pow(alone, 1 - HK_GPU_SHARED) * pow(fmax(shared, alone), HK_GPU_SHARED));
 out:
   free(c.need);
+  free(c.own);
+  free(c.all);
+  free(c.alike);
   free(c.moved);
   free(c.handed);
   free(c.pace);

@@ -82,10 +82,8 @@ static hk_status sim_prepare(hk_sim *s, const hk_simulator *x, const hk_decision
   double far_links;
   HK_OR_RETURN(sim_count_far_links(s, &far_links));
   s->coarse = !o->exact && (o->folded || x->nranks > HK_SIM_EVENT_RANKS || far_links > HK_SIM_EVENT_LINKS);
-  if (s->coarse) {
-    HK_OR_RETURN(sim_fold_channels(s));
-    if (x->c->nhosts > 1) HK_OR_RETURN(hk_fold(&s->cluster, &s->programs, o->shifted));
-  }
+  if (s->coarse) HK_OR_RETURN(sim_fold_channels(s));
+  if (x->c->nhosts > 1 && (s->coarse || o->folded)) HK_OR_RETURN(hk_fold(&s->cluster, &s->programs, o->shifted));
   s->timeline.kept = o->timeline && !s->coarse;
   HK_OR_RETURN(hk_sim_cluster_furnish(&s->cluster));
   return hk_sim_wire(s);

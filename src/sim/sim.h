@@ -33,7 +33,7 @@ typedef struct hk_sim_options {
   int channels;                   /* 0: the selector's choice */
   size_t chunk;                   /* bytes; 0: as the runtime chooses it */
   bool exact;                     /* event by event, for any size */
-  bool folded;                    /* by symmetry, for any size */
+  bool folded;                    /* by symmetry, for any size; if not exact, at flow level */
   bool shifted;                   /* folded like machines with too many links to build all programs: see hk_fold */
   bool resident;  /* no more channels than a GPU has blocks of threads for all lanes, as the library has it */
   bool quantised; /* an allreduce of float32 by ranks on CPUs, in quantised form on links */
