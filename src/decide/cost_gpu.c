@@ -54,10 +54,20 @@ static double cost_gpu_again_us(const hk_machine *m, const hk_outline *o, const 
   return fmax(held, fmax((double)s->most.longest * w->lane_us, credit));
 }
 
-/* The factor (at most 1) on the time of a byte if channels run out of phase. One or two channels run in the same step.
- * Further channels are in other steps and use links that the rest leave idle. Each wave increases the phase shift,
- * because a step with a full link delays its channels. `gain`: time of a byte in steps, divided by its time if all
- * steps are under way at once; the effect needs more channels than that. */
+/* Rounds in which a rank sends to one after another: `turns`, if all channels take the same step at the same time;
+ * `once`, if all steps are under way at once. Channels that share links move apart: hk_gpu_spread. */
+static double cost_gpu_spread(const hk_machine *m, const hk_traffic *t, const wave *w, double turns, double once) {
+  const double orders = t->one_us / t->all_us, sharers = m->channels / orders;
+  if (sharers <= 1 || t->step_us <= 0) return turns;
+  const double message_us = w->message * m->wire * t->step_us * orders;
+  const double times = w->waves * t->round_once_us / t->step_us;
+  return once + fmax(0, turns - once) * pow(sharers, -hk_gpu_spread(message_us, times));
+}
+
+/* The factor (at most 1) on the time of a byte if channels run out of phase. One or two channels run in the same round.
+ * Further channels are in other rounds and use links that the rest leave idle. Each wave increases the phase shift,
+ * because a round with a full link delays its channels. `gain`: time of a byte in rounds, divided by its time if all
+ * rounds are under way at once; the effect needs more channels than that. */
 static double cost_gpu_apart(const hk_machine *m, double gain, double waves) {
   const double few = fmax(2, gain) / m->channels;
   const double drift = (waves - 1) / (waves - 1 + APART_WAVES);
@@ -65,17 +75,20 @@ static double cost_gpu_apart(const hk_machine *m, double gain, double waves) {
 }
 
 /* A block inside the host, for one byte of it, on the fullest link. */
-static double cost_gpu_inside_us(const hk_machine *m, const hk_outline *o, double waves) {
+static double cost_gpu_inside_us(const hk_machine *m, const hk_outline *o, const wave *w) {
   const hk_traffic *t = &o->traffic;
   const hk_volume *v = &o->summary.most;
   const double port = fmax((double)v->port_out, (double)v->port_in);
   if (hk_is_switched(m, o)) return port * m->inside.mesh_us_per_b / HK_GPU_IN_SWITCH;
   if (t->all_us <= 0) return port * (o->orders > 1 ? m->inside.ring_us_per_b : m->inside.mesh_us_per_b);
-  double all = t->turns_us;
-  if (hk_depth(o) > 1) /* in a pipeline, the steps of different waves are under way at once */
-    all = t->all_us;
-  else if (t->turns_us > t->all_us)
-    all *= cost_gpu_apart(m, t->turns_us / t->all_us, waves);
+  double all;
+  if (hk_depth(o) > 1) { /* in a pipeline, the rounds of different waves are under way at once */
+    all = cost_gpu_spread(m, t, w, t->round_us + t->all_us - t->round_once_us, t->all_us);
+  } else {
+    all = cost_gpu_spread(m, t, w, t->turns_us, t->once_us);
+    if (t->once_us > t->all_us) all *= cost_gpu_apart(m, t->once_us / t->all_us, w->waves);
+  }
+  all = fmax(all, t->all_us);
   if (t->one_us > all && o->orders > 1) { /* extra channels reuse ring orders */
     const double c = m->channels, orders = t->one_us / all;
     all = t->one_us * ceil(c / orders - ROUNDING) / c;
@@ -99,7 +112,7 @@ static double cost_gpu_busiest(const hk_machine *m, const hk_outline *o, const w
   const hk_volume *v = &o->summary.most;
   const double memory = (double)v->written * m->copy_us_per_b + (double)v->reduced * m->gamma_us_per_b;
   const double between = o->summary.leaving ? cost_gpu_between_us(m, o) : 0;
-  const double inside = cost_gpu_inside_us(m, o, w->waves), most = fmax(inside, between);
+  const double inside = cost_gpu_inside_us(m, o, w), most = fmax(inside, between);
   /* In one wave, what only moves inside hosts does not overlap with what moves between them, if all that does so at the
    * same time. */
   const bool apart = o->summary.first.far == 1;
@@ -113,7 +126,7 @@ static double cost_gpu_busiest(const hk_machine *m, const hk_outline *o, const w
 static double cost_gpu_ports_us(const hk_machine *m, const hk_outline *o, const wave *w) {
   const hk_chain head = {.rounds = o->traffic.head}, way = {.rounds = 1, .far = 1};
   if (o->summary.first.far != 1) return 0;
-  const double before = cost_gpu_inside_us(m, o, w->waves) * o->traffic.near_alone / w->waves;
+  const double before = cost_gpu_inside_us(m, o, w) * o->traffic.near_alone / w->waves;
   return cost_gpu_chain_us(m, o, w, head) + w->block * (before + cost_gpu_between_us(m, o)) +
          cost_gpu_chain_us(m, o, w, way);
 }

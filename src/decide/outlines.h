@@ -39,9 +39,13 @@ enum { HK_TRAFFIC_ORDERS = 6 };
 /* The messages of one wave, in which each block has one byte. */
 typedef struct hk_traffic {
   double alpha_us; /* of a message, on average: the links' latency alone; 0: no messages, or the links are not known */
-  double turns_us; /* on the fullest link of each step, one step after another; divided among all ring orders */
-  double all_us;   /* the same if all steps are under way at once */
-  double one_us;   /* the same on one ring order alone */
+  /* Of the slowest rank's steps one after another, in each round; divided among all ring orders. */
+  double turns_us;
+  double once_us;                 /* on the fullest link of each round, if all its steps are under way at once */
+  double all_us;                  /* the same if all rounds are under way at once */
+  double round_us, round_once_us; /* turns_us and once_us of the longest round alone */
+  double step_us;                 /* of its steps, on average */
+  double one_us;                  /* the same on one ring order alone */
   /* The parts of turns_us in the first steps of rounds without messages between hosts, and of the bytes between hosts
    * in those of rounds without messages inside: they are not under way at the same time. */
   double near_alone, far_alone;

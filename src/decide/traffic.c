@@ -20,7 +20,8 @@ typedef struct look {
   double *step;  /* [nedges] bytes over each edge in one step, likewise */
   double *round; /* in one round */
   double *all;   /* in all */
-  double *own;   /* [wires->n] time of each rank's messages in one round, one after another */
+  double *own;   /* [orders * wires->n] time of each rank's steps in one round, one after another */
+  double *now;   /* likewise, of the longest message in one step */
   double *sent, *received; /* [nports] bytes over each network port to and from other hosts */
   size_t nports;           /* of all hosts, traffic_ports of each; one for each rank if ports are not known */
   double hops, hops_us;    /* of all messages so far, the sum of their latencies */
@@ -62,19 +63,19 @@ static size_t traffic_port(const look *l, int k, int rank, int other) {
   return first + p->at[(uint32_t)k % p->n];
 }
 
-/* Adds bytes to or from another host to the rank's port, and to its own link, which several ports may share. */
+/* Adds bytes to or from another host to the rank's port, and to its own link, which several ports may share. The links
+ * to a ring order's own port are those that the search has reserved for it. */
 static void traffic_cross(const look *l, double *load, int k, int rank, int other, double bytes) {
-  load[traffic_port(l, k, rank, other)] += bytes;
-  if (!l->wires->nports) return;
+  const size_t port = traffic_port(l, k, rank, other), ports = traffic_ports(l->wires, l->orders);
+  load[port] += bytes;
+  if (!l->wires->nports || port % ports >= l->wires->nports) return;
   const size_t host = (size_t)hk_layout_host_of(l->layout, rank % l->period);
   const int local = hk_layout_local_of(l->layout, rank) % l->wires->n;
-  load[(host + 1) * traffic_ports(l->wires, l->orders) - (size_t)(local + 1)] += bytes * l->wires->ports[local].share;
+  load[(host + 1) * ports - (size_t)(local + 1)] += bytes * l->wires->ports[local].share;
 }
 
 /* Adds one message: between ranks of the first host to the load of its links, between hosts to that of both ranks. */
 static void traffic_send(look *l, double *load, int k, int from, int to, double bytes) {
-  from = traffic_rank_on(l, k, from);
-  to = traffic_rank_on(l, k, to);
   const int host = hk_layout_host_of(l->layout, from);
   if (host != hk_layout_host_of(l->layout, to)) {
     l->crossed += bytes;
@@ -86,20 +87,37 @@ static void traffic_send(look *l, double *load, int k, int from, int to, double 
   const int a = hk_layout_local_of(l->layout, from), b = hk_layout_local_of(l->layout, to);
   const hk_path *p = hk_path_between(l->wires->paths, l->wires->nodes[a], l->wires->nodes[b]);
   hk_path_load(l->wires->paths, p, bytes, load);
-  if (p->gbps > 0) l->own[a] += bytes / (double)p->gbps / 1000;
   l->hops += bytes;
   l->hops_us += bytes * (double)p->us;
 }
 
-/* The messages of the map on channel k, if a block has `bytes`. Those of one period stand for those of each: the
- * first host may have several. */
-static void traffic_add(look *l, double *load, int k, const hk_map *m, double bytes) {
+/* Notes the time of one message inside the first host among those of the same step: that of its fullest link. */
+static void traffic_time(look *l, double *load, int k, int from, int to, double bytes) {
+  (void)bytes;
+  if (!l->wires->n || hk_layout_host_of(l->layout, from) != 0 || hk_layout_host_of(l->layout, to) != 0) return;
+  const int a = hk_layout_local_of(l->layout, from), b = hk_layout_local_of(l->layout, to);
+  const hk_paths *paths = l->wires->paths;
+  const hk_path *p = hk_path_between(paths, l->wires->nodes[a], l->wires->nodes[b]);
+  double *now = &l->now[k * l->wires->n + a];
+  for (uint32_t i = p->first; i < p->first + p->nhops; i++) {
+    const double gbps = (double)paths->topo->edges[paths->hops[i]].gbps;
+    if (gbps > 0) *now = fmax(*now, load[paths->hops[i]] / gbps / 1000);
+  }
+}
+
+/* Looks at the messages of the map on channel k, if a block has `bytes`. Those of one period stand for those of each:
+ * the first host may have several. */
+static void traffic_each(look *l, void (*at)(look *, double *load, int k, int from, int to, double bytes), double *load,
+                         int k, const hk_map *m, double bytes) {
   const int n = l->s->nranks, by = (int)m->by;
   bytes *= (double)m->times;
   for (int base = 0; base < n && (base == 0 || hk_layout_host_of(l->layout, base) == 0); base += l->period) {
-    if (m->kind == HK_MAP_PAIR) traffic_send(l, load, k, (int)m->from + base, (by + base) % n, bytes);
-    for (int r = base; m->kind != HK_MAP_PAIR && r < base + l->period; r++)
-      traffic_send(l, load, k, r, m->kind == HK_MAP_SHIFT ? (r + by) % n : r ^ by, bytes);
+    const int first = m->kind == HK_MAP_PAIR ? (int)m->from + base : base;
+    const int end = m->kind == HK_MAP_PAIR ? first + 1 : base + l->period;
+    for (int r = first; r < end; r++) {
+      const int to = m->kind == HK_MAP_FLIP ? r ^ by : m->kind == HK_MAP_SHIFT ? (r + by) % n : (by + base) % n;
+      at(l, load, k, traffic_rank_on(l, k, r), traffic_rank_on(l, k, to), bytes);
+    }
   }
 }
 
@@ -108,40 +126,62 @@ static double traffic_carry(const look *l, const double *load) {
   return l->nedges ? hk_paths_busiest_us(l->wires->paths, load) : 0;
 }
 
-/* Moves the load into the sum. */
-static void traffic_pour(const look *l, double *load, double *sum) {
-  for (uint32_t e = 0; e < l->nedges; e++) sum[e] += load[e];
-  memset(load, 0, l->nedges * sizeof *load);
+/* By rounds, then by steps. Ranks at different places of a ring send a round's messages after different numbers of
+ * messages between hosts. */
+static int traffic_by_round(const void *a, const void *b) {
+  const hk_chain *x = &((const hk_map *)a)->after, *y = &((const hk_map *)b)->after;
+  return x->rounds != y->rounds ? (x->rounds > y->rounds) - (x->rounds < y->rounds)
+                                : (x->instrs > y->instrs) - (x->instrs < y->instrs);
 }
 
 /* The next messages are of the same round as m. */
 static bool traffic_same_round(const look *l, const hk_map *m) {
-  const hk_map *next = &l->s->maps[l->at];
-  return l->at < l->s->nmaps && next->after.far == m->after.far && next->after.rounds == m->after.rounds;
+  return l->at < l->s->nmaps && l->s->maps[l->at].after.rounds == m->after.rounds;
 }
 
-/* The messages of the next round, in which none waits for another one. A rank that has sent one begins with the next,
- * and ranks drift apart: the time is between that of all messages at once and that of one step after another. */
+/* The next messages of the round are of the same step as m. */
+static bool traffic_same_step(const look *l, const hk_map *m) {
+  return traffic_same_round(l, m) && l->s->maps[l->at].after.instrs == m->after.instrs;
+}
+
+/* The messages of one step, on all channels at the same time. */
+static void traffic_step(look *l) {
+  const uint32_t at = l->at;
+  const hk_map *first = &l->s->maps[at];
+  const double hops = l->hops;
+  for (; traffic_same_step(l, first); l->at++)
+    for (int k = 0; k < l->orders; k++) traffic_each(l, traffic_send, l->step, k, &l->s->maps[l->at], 1.0 / l->orders);
+  if (l->hops > hops) {
+    for (uint32_t i = at; i < l->at; i++)
+      for (int k = 0; k < l->orders; k++) traffic_each(l, traffic_time, l->step, k, &l->s->maps[i], 1);
+    for (int i = 0; i < l->orders * l->wires->n; i++) {
+      l->own[i] += l->now[i];
+      l->now[i] = 0;
+    }
+  }
+  for (uint32_t e = 0; e < l->nedges; e++) l->round[e] += l->step[e];
+  memset(l->step, 0, l->nedges * sizeof *l->step);
+}
+
+/* The messages of the next round, in which none waits for another one. A rank that has sent one begins with the next:
+ * the slowest rank counts. */
 static double traffic_round(look *l, hk_traffic *out) {
   const hk_map *first = &l->s->maps[l->at];
   const double hops = l->hops, crossed = l->crossed;
-  double in_turn = 0, own = 0, senders = 0;
+  double us = 0;
   int steps = 0;
-  memset(l->own, 0, (size_t)l->wires->n * sizeof *l->own);
-  for (; traffic_same_round(l, first); steps++) {
-    const int32_t instrs = l->s->maps[l->at].after.instrs;
-    for (; traffic_same_round(l, first) && l->s->maps[l->at].after.instrs == instrs; l->at++)
-      for (int k = 0; k < l->orders; k++) traffic_add(l, l->step, k, &l->s->maps[l->at], 1.0 / l->orders);
-    in_turn += traffic_carry(l, l->step);
-    traffic_pour(l, l->step, l->round);
+  memset(l->own, 0, (size_t)l->orders * (size_t)l->wires->n * sizeof *l->own);
+  for (; traffic_same_round(l, first); steps++) traffic_step(l);
+  for (int i = 0; i < l->orders * l->wires->n; i++) us = fmax(us, l->own[i]);
+  const double once = traffic_carry(l, l->round);
+  for (uint32_t e = 0; e < l->nedges; e++) l->all[e] += l->round[e];
+  memset(l->round, 0, l->nedges * sizeof *l->round);
+  out->once_us += once;
+  if (us > out->round_us) {
+    out->round_us = us;
+    out->round_once_us = once;
+    out->step_us = us / steps;
   }
-  for (int i = 0; i < l->wires->n; i++) {
-    own += l->own[i];
-    senders += l->own[i] > 0;
-  }
-  const double at_once = traffic_carry(l, l->round);
-  traffic_pour(l, l->round, l->all);
-  const double us = steps > 1 ? sqrt(fmax(at_once, own / fmax(1, senders)) * in_turn) : in_turn;
   /* The next round begins when the first step is over. */
   if (l->crossed == crossed) out->near_alone += us / steps;
   if (l->crossed > crossed && crossed <= 0) out->head = first->after.rounds;
@@ -160,7 +200,7 @@ static double traffic_far(const look *l) {
 static void traffic_channels(look *l, hk_traffic *out) {
   memset(l->sent, 0, 2 * l->nports * sizeof *l->sent);
   for (int k = 0, bit = 0; k < l->ways; k++) {
-    for (uint32_t i = 0; i < l->s->nmaps; i++) traffic_add(l, l->step, k, &l->s->maps[i], 1);
+    for (uint32_t i = 0; i < l->s->nmaps; i++) traffic_each(l, traffic_send, l->step, k, &l->s->maps[i], 1);
     out->one_us = fmax(out->one_us, traffic_carry(l, l->step));
     memset(l->step, 0, l->nedges * sizeof *l->step);
     if (k + 1 == 1 << bit && bit < HK_TRAFFIC_ORDERS) out->far[bit++] = traffic_far(l) / (k + 1);
@@ -190,14 +230,17 @@ hk_status hk_traffic_of(hk_traffic *out, const hk_summary *s, int orders, int ro
       .period = s->period,
       .root = root,
       .nports = wires->nports ? (size_t)hk_layout_hosts(layout) * traffic_ports(wires, orders) : (size_t)s->period};
-  l.step = calloc(3 * (size_t)edges + (size_t)wires->n + 2 * l.nports, sizeof *l.step);
+  const size_t lanes = (size_t)orders * (size_t)wires->n;
+  l.step = calloc(3 * (size_t)edges + 2 * lanes + 2 * l.nports, sizeof *l.step);
   *out = (hk_traffic){.alpha_us = 0};
   if (!l.step) return HK_FAIL(HK_ERR_SYSTEM, "out of memory for the traffic of %d ranks", s->nranks);
   l.round = l.step + edges;
   l.all = l.round + edges;
   l.own = l.all + edges;
-  l.sent = l.own + wires->n;
+  l.now = l.own + lanes;
+  l.sent = l.now + lanes;
   l.received = l.sent + l.nports;
+  qsort(s->maps, s->nmaps, sizeof *s->maps, traffic_by_round);
   while (l.at < s->nmaps) out->turns_us += traffic_round(&l, out);
   if (out->turns_us > 0) out->near_alone /= out->turns_us;
   if (l.crossed > 0) out->far_alone /= l.crossed;
