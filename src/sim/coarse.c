@@ -25,21 +25,20 @@ enum { WAVES = 8 };
 
 typedef struct coarse {
   hk_sim *s;
-  double *need;    /* [nresources] microseconds in one wave of all channels */
-  double *moved;   /* [nthreads] bytes that a thread moves itself in one wave */
-  double *handed;  /* [nthreads] bytes that it hands to the network */
-  double *pace;    /* [nthreads' instructions] bytes a microsecond */
-  uint32_t *first; /* [nthreads] of `pace` */
-  uint32_t *alike; /* [nthreads] threads by number of instructions, then by channel */
-  double *own,
-      *all; /* [nresources] microseconds for a byte of each thread that runs an instruction: of a channel; of all */
-  double *by_side; /* [nsides] bytes sent to another host in one wave */
-  double *uplink;  /* [nsides] microseconds that the busiest uplink of the path needs */
-  double *free_at; /* [nsides] when the network has sent all messages handed to it; shared: by the thread */
-  double *core_at; /* [nranks] when a core is free */
-  double *head;    /* [nresources] alone: when the first message for another host uses it; INFINITY: no message does */
-  double *tail;    /* [nresources] the least remaining time of a message that has passed it */
-  double *clock;   /* [nthreads] */
+  double *need;      /* [nresources] microseconds in one wave of all channels */
+  double *moved;     /* [nthreads] bytes that a thread moves itself in one wave */
+  double *handed;    /* [nthreads] bytes that it hands to the network */
+  double *pace;      /* [nthreads' instructions] bytes a microsecond */
+  uint32_t *first;   /* [nthreads] of `pace` */
+  uint32_t *alike;   /* [nthreads] threads by number of instructions, then by channel */
+  double *own, *all; /* [nresources] microseconds for a byte of each thread that runs it: of a channel; of all */
+  double *by_side;   /* [nsides] bytes sent to another host in one wave */
+  double *uplink;    /* [nsides] microseconds that the busiest uplink of the path needs */
+  double *free_at;   /* [nsides] when the network has sent all messages handed to it; shared: by the thread */
+  double *core_at;   /* [nranks] when a core is free */
+  double *head;  /* [nresources] alone: when the first message for another host uses it; INFINITY: no message does */
+  double *tail;  /* [nresources] the least remaining time of a message that has passed it */
+  double *clock; /* [nthreads] */
   uint32_t *todo, ntodo;
   bool shared;
 } coarse;
@@ -237,7 +236,7 @@ static void coarse_load(const coarse *c, const uint32_t *threads, uint32_t n, do
 }
 
 /* Microseconds a byte on a resource that threads use at the same time: those of one channel (`own`), and all of them.
- * `steady`: as if all loads of the resource came at an even rate, while a thread moves `moved` bytes in a wave. If it is
+ * `steady`: as if all loads of the resource came evenly, while a thread moves `moved` bytes in a wave. If it is
  * not shorter, the thread uses the resource all the time (a port), and meeting changes nothing; it is shorter by the
  * number of links that the thread uses in turn. */
 static double coarse_step_us(const coarse *c, double own, double all, double steady, double moved) {
