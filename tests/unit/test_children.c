@@ -18,6 +18,9 @@ static hk_init how;
 static hk_children_watch watch;
 
 static void setup(void) {
+  static hk_event causes[2];
+  parent.health.cause = &causes[0];
+  child.health.cause = &causes[1];
   pthread_mutex_init(&parent.health.lock, NULL);
   pthread_mutex_init(&child.health.lock, NULL);
   child.nranks = 3;

@@ -8,6 +8,7 @@
 #include <string.h>
 #include "../../src/base/log.h"
 #include "../../src/base/param.h"
+#include "../../src/boot/activity.h"
 #include "../../src/boot/process.h"
 #include "../../src/comm/group.h"
 #include "../../src/core/backend.h"
@@ -22,6 +23,7 @@
 enum { COMMS = 3, MOST = 300 };
 static struct ncclComm comms[COMMS]; /* each test has a process of its own */
 static hk_overrides overrides;
+static hk_event causes[COMMS];
 static hk_machine machine;
 static hk_selection selection = {.machine = &machine, .overrides = &overrides, .filter = &overrides.filter};
 static int streams[COMMS], held[COMMS]; /* their addresses are streams; calls that hold them */
@@ -64,6 +66,7 @@ static void setup(void) {
   for (int k = 0; k < COMMS; k++) {
     comms[k] = (struct ncclComm){
         .rank = k, .nranks = 8, .settings = hk_settings_now(), .backend = &backend, .selection = &selection};
+    comms[k].health.cause = &causes[k];
     comms[k].magic = HK_COMM_LIVE;
     comms[k].forks = hk_forks;
     pthread_mutex_init(&comms[k].health.lock, NULL);
