@@ -192,7 +192,7 @@ check: ## install what is missing, build, run the tests; ONLY=pattern for some, 
 	@$(MAKE) $(CORES) --no-print-directory check-build
 	@HK_BUILD=$(BUILD) HK_MAKE="$(MAKE)" ONLY="$(ONLY)" QUICK="$(QUICK)" LONG="$(LONG)" scripts/check.sh
 
-figures: lib ## how large and how entangled the code is, next to well-kept libraries of the field
+figures: lib ## how large and how entangled the code is, compared with well-kept libraries of the field
 	@HK_BUILD=$(BUILD) scripts/figures.sh
 
 bench: ## measure Hocket and its peers side by side

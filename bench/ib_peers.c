@@ -87,7 +87,7 @@ static double resident_kib(void) {
 
 static void least(double *best, double now) { *best = now < *best ? now : *best; }
 
-/* What one connection in use costs next to all others that are idle: the best batch. */
+/* What one connection in use costs while all others are idle: the best batch. */
 static void measure(int peers, const char *what) {
   hk_ib_ctx *x = ctx_of(to[1]);
   for (int i = 0; i < 1000 && x->progress.nactive; i++) progress(0);

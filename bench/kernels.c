@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How fast one core moves and reduces, next to what memcpy reaches: gigabytes of result a second, by where the operands
+/* How fast one core moves and reduces, compared with memcpy: gigabytes of result a second, by where the operands
  * lie together.  A reduction of n sources reads n times that.
  *
  *   kernels [-l level] [-t type] [-a]      -a: every type with every operator (default: sum of every type, all of

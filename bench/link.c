@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * What a link costs between two processes on two cores, next to what the machine allows: a cache line that goes to and
- * fro, copies, process_vm_readv.  Takes a few seconds.
+ * What a link costs between two processes on two cores, compared with what the machine allows: a cache line that goes
+ * to and fro, copies, process_vm_readv.  Takes a few seconds.
  *
  *   make build/gcc/bench/link && build/gcc/bench/link [-a]
  *

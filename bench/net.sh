@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# net.sh [ROUNDS]: large messages between two hosts (network namespaces joined by a veth pair) next to iperf3 over the same
-# cable, interleaved, ROUNDS times (5).  One way: broadcast of 2 ranks next to a plain iperf3; both ways: sendrecv next to
+# net.sh [ROUNDS]: large messages between two hosts (network namespaces joined by a veth pair) compared with iperf3 over the same
+# cable, interleaved, ROUNDS times (5).  One way: broadcast of 2 ranks and a plain iperf3; both ways: sendrecv and
 # iperf3 --bidir, the slower direction of each.  Gbit/s of payload; the bar is 0.9 of iperf3.  Needs root and iperf3.
 set -u
 cd "$(dirname "$0")/.." || exit 1

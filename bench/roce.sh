@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# roce.sh: Hocket over verbs and over TCP next to perftest's ib_write_bw and ib_write_lat, between the same two soft-RoCE devices, in
+# roce.sh: Hocket over verbs and over TCP compared with perftest's ib_write_bw and ib_write_lat, between the same two soft-RoCE devices, in
 # one run of the guest of tests/roce/.  Prints a table with the ratios; only those mean something on an emulated CPU.
 set -u
 HK_BUILD=${HK_BUILD:-build/gcc}

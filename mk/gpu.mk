@@ -81,5 +81,5 @@ gpu-pack: ## what a machine with a GPU and no compiler needs to run tests/gpu/se
 gpu-check: ## is everything right on the GPU at hand?  At most seven minutes; results in build/gpu/ (OUT=)
 	@HK_MAKE="$(MAKE)" tests/gpu/build.sh && tests/gpu/session.sh || [ $$? = 77 ]
 
-gpu-bench: ## how fast is the GPU at hand, with OTHER=/path/to/libnccl.so.2 next to Hocket?  Under ten minutes
+gpu-bench: ## how fast is the GPU at hand, with OTHER=/path/to/libnccl.so.2 in turns with Hocket?  Under ten minutes
 	@HK_MAKE="$(MAKE)" tests/gpu/build.sh && tests/gpu/bench.sh || [ $$? = 77 ]

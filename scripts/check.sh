@@ -15,7 +15,7 @@
 #   long=GROUPS (of unit, asan, tsan, suites: "asan,tsan") takes long, and others of the group cover most of it: left out
 #               there unless LONG=1 or ONLY asks for it
 #   fast        is compiled with optimisation (mk/tests.mk)
-#   alone       runs with no other test next to it: it measures time
+#   alone       runs with no other test at the same time: it measures time
 #   waits       waits for most of its time: it starts before the others of its group, and does not count as one of those that run
 # Two tests run at a time for each core (JOBS=1: one after the other).  Results are printed as they come;
 # build/check-logs/times has the seconds and the CPU seconds of each test.
@@ -275,7 +275,7 @@ sanitizer_build() { # prefix compiler sanitizers skip-option jobs
   for source in $(unit_sources "$1" "$4"); do build+=("build/$2-${3//,/-}/tests/$(basename "$source" .c)"); done
 }
 
-# The sanitizers' builds run next to the plain tests, at the lowest priority.
+# The sanitizers' builds run at the same time as the plain tests, at the lowest priority.
 declare -A ahead=()
 trap 'kill "${ahead[@]}" "${!jobs[@]}" 2>/dev/null' EXIT
 build_ahead() { # prefix compiler sanitizers skip-option

@@ -112,9 +112,9 @@ have() {
       return 1 ;;
   esac
 }
-needed=() wished=()
+needed=() extra=()
 need() { have "$2" || { needed+=("$1"); echo "missing: $1 ($3)"; }; }
-optional() { have "$2" || { wished+=("$1"); echo "missing: $1 ($3; optional)"; }; }
+optional() { have "$2" || { extra+=("$1"); echo "missing: $1 ($3; optional)"; }; }
 
 # A package manager's complaint is shown only when it matters.
 log=$(mktemp) && trap 'rm -f "$log"' EXIT
@@ -148,13 +148,13 @@ update() {
 
 for set in "$@"; do "want_$set" || { echo "deps.sh: no set called $set"; exit 2; }; done
 mapfile -t needed < <(printf '%s\n' "${needed[@]}" | sort -u | sed '/^$/d')
-mapfile -t wished < <(printf '%s\n' "${wished[@]}" | sort -u | sed '/^$/d')
-[ ${#needed[@]}${#wished[@]} = 00 ] && exit 0
+mapfile -t extra < <(printf '%s\n' "${extra[@]}" | sort -u | sed '/^$/d')
+[ ${#needed[@]}${#extra[@]} = 00 ] && exit 0
 
 if ! may_install; then
-  echo "cannot install: $reason.  As root, run:  apt-get install ${needed[*]} ${wished[*]}"
+  echo "cannot install: $reason.  As root, run:  apt-get install ${needed[*]} ${extra[*]}"
   [ ${#needed[@]} = 0 ] || exit 1
-  echo "going on without: ${wished[*]} (tests that use them will say SKIP)"
+  echo "going on without: ${extra[*]} (tests that use them will say SKIP)"
   exit 0
 fi
 if ! install "${needed[@]}"; then
@@ -163,7 +163,7 @@ if ! install "${needed[@]}"; then
   exit 1
 fi
 # One by one: what a distribution does not have must not keep the rest away.
-for package in "${wished[@]}"; do
+for package in "${extra[@]}"; do
   install "$package" || { tail -n 2 "$log"; echo "going on without $package (tests that use it will say SKIP)"; }
 done
 exit 0

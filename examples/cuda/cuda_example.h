@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the CUDA examples need next to ../example.h: CUDA_OK(call), and buffers that are filled and looked at from the
- * host. */
+/* What the CUDA examples need in addition to ../example.h: CUDA_OK(call), and buffers that are filled and looked at
+ * from the host. */
 #ifndef CUDA_EXAMPLE_H
 #define CUDA_EXAMPLE_H
 #include <cuda_runtime.h>

@@ -28,8 +28,7 @@ typedef struct hk_decision {
 } hk_decision;
 /* Sizes of a class have one decision, so that a communicator can keep it: a class is an eighth of an octave. The prices
  * of the largest size decide, so a power of two, the last of its class, has the decision of its own prices. */
-enum { HK_SIZE_CLASSES = 512 };
-int hk_size_class(size_t bytes);
+int hk_size_class(size_t bytes);         /* below HK_SIZE_CLASSES */
 size_t hk_size_class_last(size_t bytes); /* the largest size of its class */
 
 /* Returns true if the algorithm may run with batch_invariant. */

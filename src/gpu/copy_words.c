@@ -11,14 +11,14 @@
 #include "run.h"
 
 enum { WORD_BYTES = 64 };
-static size_t words_at(int from, bool done) { return (size_t)(2 * from + done) * WORD_BYTES; }
+static size_t copy_words_at(int from, bool done) { return (size_t)(2 * from + done) * WORD_BYTES; }
 /* Each rank sends this to the others, so that they can open its words. */
 typedef struct words {
   uint64_t region, at; /* at: address for GPUs of its own process. 0: it has no words */
 } words;
 
 /* Opens the words of the other ranks. False if one cannot be opened: the ranks then agree to use no copy engines. */
-static bool words_open(ncclComm_t c, const words *all) {
+static bool copy_words_open(ncclComm_t c, const words *all) {
   hk_gpu *g = hk_gpu_of(c);
   for (int r = 0; r < c->nranks; r++) {
     if (!all[r].at) return false;
@@ -30,7 +30,7 @@ static bool words_open(ncclComm_t c, const words *all) {
   return true;
 }
 
-static hk_status words_make(ncclComm_t c) {
+static hk_status copy_words_make(ncclComm_t c) {
   hk_status rc = HK_OK;
   hk_gpu *g = hk_gpu_of(c);
   size_t n = (size_t)c->nranks;
@@ -42,10 +42,10 @@ static hk_status words_make(ncclComm_t c) {
     HK_GIVE_UP(HK_FAIL_ERRNO("no memory for the words of %d ranks' copy engines", c->nranks), out);
   /* of the process group: ranks of this process may write to it after this rank has left */
   hk_shared *mine = &g->group->words[c->rank];
-  if (hk_share_host_make(g->device, words_at(c->nranks, false), mine, &all[c->rank].region) == HK_OK)
+  if (hk_share_host_make(g->device, copy_words_at(c->nranks, false), mine, &all[c->rank].region) == HK_OK)
     all[c->rank].at = (uintptr_t)mine->memory.base;
   HK_TRY(hk_gpu_exchange(c, all, sizeof *all), out);
-  fine[c->rank] = words_open(c, all);
+  fine[c->rank] = copy_words_open(c, all);
   HK_TRY(hk_gpu_exchange(c, fine, sizeof *fine), out);
   for (int r = 0; r < c->nranks; r++) g->copies->usable = g->copies->usable && fine[r];
   if (!g->copies->usable)
@@ -69,11 +69,11 @@ hk_status hk_gpu_copy_choose(ncclComm_t c, bool asked, bool all, bool alone) {
   if (asked)
     HK_INFO(HK_SUB_INIT, "rank %d: CTA policy zero: %s%s", c->rank,
             why ? "kernels all the same, as " : "copy engines for windows of NCCL_WIN_COLL_SYMMETRIC", why ? why : "");
-  return g->copies->usable ? words_make(c) : HK_OK;
+  return g->copies->usable ? copy_words_make(c) : HK_OK;
 }
 
 void *hk_gpu_copy_word(ncclComm_t c, int to, int from, bool done) {
-  return hk_gpu_of(c)->copies->words_at[to] + words_at(from, done);
+  return hk_gpu_of(c)->copies->words_at[to] + copy_words_at(from, done);
 }
 
 void hk_gpu_copy_free(ncclComm_t c) {
@@ -81,7 +81,7 @@ void hk_gpu_copy_free(ncclComm_t c) {
   if (!atomic_load(&g->copies->used)) return;
   char *mine = g->group->words[c->rank].host;
   for (int r = 0; r < 2 * c->nranks; r++) /* relaxed: no data depends on it */
-    __atomic_store_n((uint32_t *)(void *)(mine + words_at(r / 2, r % 2)), 1, __ATOMIC_RELAXED);
+    __atomic_store_n((uint32_t *)(void *)(mine + copy_words_at(r / 2, r % 2)), 1, __ATOMIC_RELAXED);
 }
 
 void hk_gpu_copy_end(ncclComm_t c) {

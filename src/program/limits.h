@@ -12,8 +12,9 @@
 typedef enum hk_protocol { HK_PROTO_SIMPLE, HK_PROTO_LL, HK_PROTO_LL128, HK_PROTO_COUNT } hk_protocol;
 
 enum {
-  HK_CHANNELS = 8,     /* of links between two ranks, for collectives */
-  HK_MCAST_SLOTS = 64, /* of a multicast link in shared memory (transport/link.h) */
+  HK_SIZE_CLASSES = 512, /* of messages (decide/select.h) */
+  HK_CHANNELS = 8,       /* of links between two ranks, for collectives */
+  HK_MCAST_SLOTS = 64,   /* of a multicast link in shared memory (transport/link.h) */
   /* Below this size a copy into a slot takes less time than the wait for its reader, so slots refer to no memory. */
   HK_REF_MIN_BYTES = 16384,
   /* Buffers of this size do not stay in the caches of a core. */

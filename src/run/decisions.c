@@ -12,8 +12,6 @@
 #include "selection.h"
 #include "tuner.h"
 
-_Static_assert((int)HK_DECISION_CLASSES == (int)HK_SIZE_CLASSES, "a decision for each class of sizes");
-
 /* If each pair of ranks has its own count, no rank knows all counts. All ranks then choose as for blocks of this
  * size. */
 enum { PAIR_BYTES = 1 << 20 };

@@ -12,7 +12,7 @@
 #include "choose.h"
 #include "tuner.h"
 
-enum { CLASSES = HK_COLL_COUNT * HK_DECISION_CLASSES };
+enum { CLASSES = HK_COLL_COUNT * HK_SIZE_CLASSES };
 
 const hk_machine *hk_selection_machine(ncclComm_t c) { return c->selection->machine; }
 

@@ -19,7 +19,6 @@ struct hk_program;       /* program/program.h */
 struct hk_ring_settings; /* comm/rings.h */
 struct hk_tuner;         /* tuner.h */
 
-enum { HK_DECISION_CLASSES = 512 }; /* HK_SIZE_CLASSES */
 /* A decision that holds for all plain calls of a collective and size class (hk_size_class). */
 typedef struct hk_class_decision {
   uint8_t known; /* 1 + the kind of call; 0: not yet decided */
@@ -37,7 +36,7 @@ typedef struct hk_selection {
   uint64_t sums;                  /* the reductions of the network, if machine.in_network: hk_collnet_sum bits */
   int network_calls;              /* HK_COLLNET_GATHERS, HK_COLLNET_SCATTERS */
   unsigned overruled;             /* bits 1u << hk_coll: the warning of hk_decision.overruled has been logged */
-  hk_class_decision *classes;     /* HK_COLL_COUNT x HK_DECISION_CLASSES */
+  hk_class_decision *classes;     /* HK_COLL_COUNT x HK_SIZE_CLASSES */
 } hk_selection;
 
 /* The elements of a block on which the choice is based; equal on all ranks. For an uneven collective: of the longest

@@ -30,7 +30,7 @@ typedef struct coarse {
   double *handed;    /* [nthreads] bytes that it hands to the network */
   double *pace;      /* [nthreads' instructions] bytes a microsecond */
   uint32_t *first;   /* [nthreads] of `pace` */
-  uint32_t *alike;   /* [nthreads] threads by number of instructions, then by channel */
+  uint32_t *order;   /* [nthreads] threads by number of instructions, then by channel */
   double *own, *all; /* [nresources] microseconds for a byte of each thread that runs it: of a channel; of all */
   double *by_side;   /* [nsides] bytes sent to another host in one wave */
   double *uplink;    /* [nsides] microseconds that the busiest uplink of the path needs */
@@ -289,9 +289,9 @@ static hk_status coarse_set_pace(coarse *c, const uint32_t *threads, uint32_t n,
 static hk_status coarse_set_paces(coarse *c) {
   hk_sim *s = c->s;
   for (uint32_t k = 0, n; k < s->nthreads; k += n) {
-    const uint32_t length = coarse_length(&s->threads[c->alike[k]]);
-    for (n = 1; k + n < s->nthreads && coarse_length(&s->threads[c->alike[k + n]]) == length;) n++;
-    for (uint32_t i = 0; i < length; i++) HK_OR_RETURN(coarse_set_pace(c, &c->alike[k], n, i));
+    const uint32_t length = coarse_length(&s->threads[c->order[k]]);
+    for (n = 1; k + n < s->nthreads && coarse_length(&s->threads[c->order[k + n]]) == length;) n++;
+    for (uint32_t i = 0; i < length; i++) HK_OR_RETURN(coarse_set_pace(c, &c->order[k], n, i));
   }
   for (uint32_t k = 0; k < s->nthreads; k++) {
     s->threads[k].at.pc = s->threads[k].at.first;
@@ -460,7 +460,7 @@ static hk_status coarse_sort_threads(coarse *c) {
   for (uint32_t k = 0; k < s->nthreads; k++)
     keys[k] = (uint64_t)coarse_length(&s->threads[k]) << LENGTH | (uint64_t)s->threads[k].channel << CHANNEL | k;
   qsort(keys, s->nthreads, sizeof *keys, coarse_by_value);
-  for (uint32_t k = 0; k < s->nthreads; k++) c->alike[k] = (uint32_t)keys[k];
+  for (uint32_t k = 0; k < s->nthreads; k++) c->order[k] = (uint32_t)keys[k];
   free(keys);
   return HK_OK;
 }
@@ -477,7 +477,7 @@ static hk_status coarse_make_room(coarse *c) {
   c->need = calloc(s->cluster.net.nresources, sizeof *c->need);
   c->own = calloc(s->cluster.net.nresources, sizeof *c->own);
   c->all = calloc(s->cluster.net.nresources, sizeof *c->all);
-  c->alike = malloc(s->nthreads * sizeof *c->alike);
+  c->order = malloc(s->nthreads * sizeof *c->order);
   c->moved = calloc(s->nthreads, sizeof *c->moved);
   c->handed = calloc(s->nthreads, sizeof *c->handed);
   c->clock = calloc(s->nthreads, sizeof *c->clock);
@@ -489,7 +489,7 @@ static hk_status coarse_make_room(coarse *c) {
   c->core_at = calloc((size_t)s->cluster.nranks, sizeof *c->core_at);
   c->head = malloc(s->cluster.net.nresources * sizeof *c->head);
   c->tail = malloc(s->cluster.net.nresources * sizeof *c->tail);
-  bool all = c->need && c->own && c->all && c->alike && c->moved && c->handed && c->clock && c->todo && c->pace &&
+  bool all = c->need && c->own && c->all && c->order && c->moved && c->handed && c->clock && c->todo && c->pace &&
              c->by_side && c->uplink && c->free_at && c->core_at && c->head && c->tail;
   for (uint32_t i = 0; all && i < s->cluster.net.nresources; i++) c->head[i] = c->tail[i] = INFINITY;
   return all ? HK_OK : HK_FAIL_ERRNO("no memory to simulate %u lanes and %u links", s->nthreads, s->nsides);
@@ -545,7 +545,7 @@ out:
   free(c.need);
   free(c.own);
   free(c.all);
-  free(c.alike);
+  free(c.order);
   free(c.moved);
   free(c.handed);
   free(c.pace);

@@ -12,7 +12,7 @@ bool hk_step_refers(const hk_sim *s, const hk_lane_state *t, size_t bytes) {
   const hk_instr *i = &t->instrs[t->at.pc];
   const hk_operand *o = hk_lane_operands(t);
   if (s->gpu) return (i->flags & (HK_INSTR_IN_SWITCH | HK_INSTR_COPY)) == HK_INSTR_IN_SWITCH;
-  if (bytes < HK_SIM_REF_BYTES || s->options->quantised || i->flags & HK_INSTR_COPY || !i->nsrc) return false;
+  if (bytes < HK_REF_MIN_BYTES || s->options->quantised || i->flags & HK_INSTR_COPY || !i->nsrc) return false;
   for (unsigned k = 0; k < i->ndst; k++)
     if (o[k].space == HK_OUT) return true;
   const hk_operand *source = &o[i->ndst];

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What streams do next to kernels: copies, fills, host functions, words that are written and waited for. */
+/* What streams do apart from kernels: copies, fills, host functions, words that are written and waited for. */
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>

@@ -82,7 +82,7 @@ struct emu_op {
   bool done, counts; /* counts: it is an entry of the stream's queue */
   uint64_t time_ns;  /* when it was done */
   emu_work *work;
-  emu_op **deps; /* done before it runs, next to what stands before it in the stream */
+  emu_op **deps; /* done before it runs, in addition to what stands before it in the stream */
   size_t ndeps;
   struct CUstream_st *stream;
   emu_op *next, *queued; /* in its stream, in its hardware queue */

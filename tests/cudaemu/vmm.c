@@ -227,7 +227,7 @@ CUresult cuMemSetAccess(CUdeviceptr ptr, size_t bytes, const CUmemAccessDesc *de
   return emu_unlock(code);
 }
 
-EXPORT extern int cudaemu_pci_dmabufs; /* dma-bufs for access over PCI next to the CPU, so far */
+EXPORT extern int cudaemu_pci_dmabufs; /* dma-bufs for access over PCI past the CPU, until now */
 int cudaemu_pci_dmabufs;
 /* What a network card would get: the file itself, whose position is where the memory begins in it. */
 CUresult cuMemGetHandleForAddressRange(void *handle, CUdeviceptr ptr, size_t bytes, int type,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What PyTorch's ProcessGroupNCCL does next to collectives, one part a run (torchrun ... torch_process_group.py PART)."""
+"""What PyTorch's ProcessGroupNCCL does apart from collectives, one part a run (torchrun ... torch_process_group.py PART)."""
 import os
 import sys
 import time

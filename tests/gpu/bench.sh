@@ -1,9 +1,9 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# make gpu-bench: bus bandwidth and latency on the GPU at hand, Hocket next to any other libnccl.so.2, with the same perf
+# make gpu-bench: bus bandwidth and latency on the GPU at hand, Hocket in turns with any other libnccl.so.2, with the same perf
 # binary; what kernels alone move, what goes through pinned memory, init, and what the algorithms take of the memory's rate.  Under
 # ten minutes; a report in $OUT (default: the build).  steps.sh has more variables.
-#   OTHER=/path/to/libnccl.so.2   the library next to it (NCCL built with NCCL_MULTI_RANK_GPU_ENABLE=1 for ranks that share a GPU)
+#   OTHER=/path/to/libnccl.so.2   the library to compare with (NCCL built with NCCL_MULTI_RANK_GPU_ENABLE=1 for ranks that share a GPU)
 #   HK_GPU_RANKS="2 4 8", HK_GPU_LARGEST=1G, ONLY=text of a title
 # shellcheck disable=SC2154 # steps.sh sets build, out and seconds
 set -u

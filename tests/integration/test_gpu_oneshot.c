@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Small messages that are sent to all ranks at once, on the driver that runs on the CPU: which calls have the kernel of
- * their own, its results next to the interpreter's, graphs, and ranks that mix both.
+ * their own, its results compared with the interpreter's, graphs, and ranks that mix both.
  * check: notsan long=asan */
 #include "../../src/device/cuda.h"
 #include "../../src/gpu/code.h"

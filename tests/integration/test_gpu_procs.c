@@ -300,7 +300,7 @@ static void die_by_copies(gpu_place *p) {
 TEST(copy_engines_abort) {
   share_alone();
   setenv("NCCL_CTA_POLICY", "2", 1);
-  setenv("CUDAEMU_CONNECTIONS", "1", 1); /* no other stream of the process can do anything next to the one that waits */
+  setenv("CUDAEMU_CONNECTIONS", "1", 1); /* no other stream of the process can do anything while one waits */
   ck_assert_int_eq(run_processes(3, 1, 3, 1, die_by_copies), 0);
 }
 

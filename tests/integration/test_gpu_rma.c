@@ -133,7 +133,7 @@ static void in_order(gpu_place *p) {
 }
 TEST_LOOP(order, SHAPES) { run(_i, in_order); }
 
-/* Waits before the puts that end them, next to collectives and sends. */
+/* Waits before the puts that end them, together with collectives and sends. */
 static void in_groups(gpu_place *p) {
   gpu_call sum = {.coll = HK_ALLREDUCE, .count = 1000, .type = ncclFloat32, .op = ncclSum};
   char *in, *out;

@@ -167,7 +167,7 @@ static int counts(ncclComm_t c, int rank, int n, void *arg) {
   return faults + close_window(c, &w);
 }
 
-/* In one group: waits before the puts that end them, collectives and sends next to them. */
+/* In one group: waits before the puts that end them, together with collectives and sends. */
 static int groups(ncclComm_t c, int rank, int n, void *arg) {
   enum { COUNT = 5000 };
   const setting *s = arg;

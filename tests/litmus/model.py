@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The PTX memory model, and all executions of a small program that it allows.
 
-The axioms are those of the chapter "Memory Consistency Model" of NVIDIA's PTX ISA (9.x); each is in words next to its
+The axioms are those of the chapter "Memory Consistency Model" of NVIDIA's PTX ISA (9.x); each is in words at its
 code. An execution is: which write each read reads from, an order of the fence.sc, and a coherence order. All of the
 first two are tried, and of the third the least that the axioms demand: more coherence only forbids more.
 

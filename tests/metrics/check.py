@@ -201,8 +201,8 @@ try:
         thread.start()
     for _ in range(20):
         begin = time.monotonic()
-        check(len(of_job(get())) > 20, "GET next to clients that are slow or wrong")
-        check(time.monotonic() - begin < 5, "it takes long next to them")
+        check(len(of_job(get())) > 20, "GET among clients that are slow or wrong")
+        check(time.monotonic() - begin < 5, "it takes long among them")
     half.settimeout(15)
     try:
         check(half.recv(100) == b"", "half a request is dropped")

@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# The backend hocket of torch.distributed with PyTorch's wheel from the package index: every collective next to Gloo, training,
+# The backend hocket of torch.distributed with PyTorch's wheel from the package index: every collective compared with Gloo, training,
 # and PyTorch's own tests. The wheel stays in build/frameworks/torch (6 GB), the environment of `make check-frameworks`; another
 # version than TORCH's default in build/frameworks/torch-VERSION.
 # Environment: HK_BUILD, TORCH=2.15 (version), ONLY=pattern of names, INSTALL=no (only if the wheel is there), OWN=no (not PyTorch's

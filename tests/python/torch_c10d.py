@@ -332,7 +332,7 @@ def expect(text, call):
 
 
 def own_messages():
-    """Messages to oneself, in any order, alone and next to others; ranks that do not exist."""
+    """Messages to oneself, in any order, alone and among others; ranks that do not exist."""
     x = torch.full((4,), float(rank))
 
     def batch(*operations):
@@ -348,7 +348,7 @@ def own_messages():
         batch(*(others + pair if first is dist.isend else [*reversed(pair), *others]))
         same("a message to oneself", [y, z], [x, x])
         if others:
-            same("a message next to one to oneself", [w], [torch.full((4,), float(before))])
+            same("a message during one to oneself", [w], [torch.full((4,), float(before))])
     y = torch.zeros(4)
     works = [dist.irecv(y, rank, tag=3), dist.isend(negated(x), rank, tag=3)]
     works[0].get_future().wait()
@@ -403,9 +403,9 @@ def messages():
         if rank == 1:
             dist.send(note, 0)
         work.wait()
-    same("a message next to a collective", [total], [torch.full((1000,), float(size))])
+    same("a message during a collective", [total], [torch.full((1000,), float(size))])
     if rank == 0:
-        same("a message next to a collective", [note], [torch.ones(1)])
+        same("a message during a collective", [note], [torch.ones(1)])
     # From whichever rank sends first.
     if rank == 0 and backend == "hocket":
         came = {}

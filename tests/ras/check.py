@@ -195,7 +195,7 @@ for s in idle:
     s.setblocking(False)
     s.connect_ex(address)
 begin = time.monotonic()
-check(communicator(report())["ranks_count"] == RANKS, "a report next to 200 idle connections")
+check(communicator(report())["ranks_count"] == RANKS, "a report with 200 idle connections")
 took = time.monotonic() - begin
 check(took < 5, f"200 idle connections: {took:.1f} s until a report")
 for s in idle + deaf:
@@ -229,15 +229,15 @@ floods = [flood(str(port))]
 time.sleep(1)
 check(floods[0].poll() is None, "the flood goes on")
 begin = time.monotonic()
-until("a report next to a flood of the port", answers)
-check(time.monotonic() - begin < 3, f"a report next to a flood takes {time.monotonic() - begin:.1f} s")
+until("a report during a flood of the port", answers)
+check(time.monotonic() - begin < 3, f"a report during a flood takes {time.monotonic() - begin:.1f} s")
 users = ["65534", "0"] if os.geteuid() == 0 else [str(os.geteuid())]
 floods += [flood(name, uid) for name in local_sockets()[:2] for uid in users]
 check(len(floods) > 2, "there are local sockets")
 time.sleep(1)
 begin = time.monotonic()
 states = [r["state"] for r in ps()["ranks"]]
-check(states == ["runs"] * RANKS and time.monotonic() - begin < 3, f"hocket ps next to floods: {states}")
+check(states == ["runs"] * RANKS and time.monotonic() - begin < 3, f"hocket ps during floods: {states}")
 for f in floods:
     f.kill()
     f.wait()
@@ -298,7 +298,7 @@ if os.geteuid() == 0:
     check(json.loads(done.stdout)["communicators"] == [] and json.loads(done.stdout)["of_other_users"] >= RANKS,
           f"hocket ps of another user: {done}")
 
-until("the job goes on next to bad clients",
+until("the job goes on despite bad clients",
       lambda: all(counts(communicator(report()))[r]["AllReduce"] > progress[r]["AllReduce"] for r in range(RANKS)))
 
 # ---- a rank that is late: all run, their counts differ and stay ----
@@ -322,7 +322,7 @@ until("the stopped rank is unresponsive",
       [(victim, {"unresponsive": True, "considered_dead": False})])
 begin = time.monotonic()
 report()
-check(time.monotonic() - begin < 1, "a report next to a stopped rank takes less than a second")
+check(time.monotonic() - begin < 1, "a report with a stopped rank takes less than a second")
 time.sleep(1.2)
 os.kill(pids[victim], signal.SIGCONT)
 until("it is back", lambda: not communicator(report())["missing_ranks"])

@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 # check: timeout=180
-# `make bench` in small: one operation next to Open MPI, where that is here; the results' files are whole.
+# `make bench` in small: one operation compared with Open MPI, where that is here; the results' files are whole.
 set -u
 tmp=$(mktemp -d) && trap 'rm -rf "$tmp"' EXIT
 command -v python3 >/dev/null || { echo "python3 is not here"; exit 77; }
@@ -17,4 +17,4 @@ assert all(c["hocket"][0] > 0 and c["hocket-reg"][0] > 0 for c in cells), cells
 END
 rows=$(grep -cE '^\| (all_reduce|alltoall) \| shm \| 2 \| ' "$tmp/r.md")
 [ "$rows" = 4 ] || { echo "the table has $rows rows, not 4"; cat "$tmp/r.md"; exit 1; }
-echo "$rows cells next to $(sed -n 's/^- openmpi: \(Open MPI [^;]*\);.*/\1/p' "$tmp/r.md" | grep . || echo 'no peer')"
+echo "$rows cells compared with $(sed -n 's/^- openmpi: \(Open MPI [^;]*\);.*/\1/p' "$tmp/r.md" | grep . || echo 'no peer')"

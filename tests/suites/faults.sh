@@ -4,6 +4,6 @@
 # Some cells of the fault matrix (docs/faults.md); `make check-faults` runs all of them.
 set -u
 command -v python3 >/dev/null || { echo "there is no python3"; exit 77; }
-# Other tests run next to this one: a bound is there to find what has no end.
+# Other tests run at the same time: a bound is there to find what has no end.
 export HOCKET_TEST_SLACK=${HOCKET_TEST_SLACK:-4}
 exec python3 tests/faults/matrix.py --short

@@ -131,7 +131,7 @@ sleep 0.5
 began=$(date +%s%N)
 meet 1:3 $((port + 6)) timeout 60 >"$tmp/out.1" 2>&1 &
 meet 2:3 $((port + 6)) timeout 60 >"$tmp/out.2" 2>&1
-wait $first || complain "next to idle connections: $(cat "$tmp"/out*)"
+wait $first || complain "with idle connections: $(cat "$tmp"/out*)"
 kill $strangers 2>/dev/null
 [ $((($(date +%s%N) - began) / 1000000)) -lt 5000 ] || complain "idle connections delay processes by seconds"
 

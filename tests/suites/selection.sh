@@ -50,7 +50,7 @@ has "NCCL_TUNER_PLUGIN is absent, which cannot be loaded" "no such tuner"
 run NCCL_NET_PLUGIN="$plugins/libnccl-tuner-three.so" || fault "a tuner in a net plugin's library: exit code $?"
 has "tuner plugin three \(v3\)" "a tuner in a net plugin's library"
 run LD_LIBRARY_PATH="$plugins" NCCL_TUNER_PLUGIN=three NCCL_ALGO=^tree || fault "tuner and NCCL_ALGO: exit code $?"
-hasnt "AllReduce by tree" "NCCL_ALGO next to a tuner"
+hasnt "AllReduce by tree" "NCCL_ALGO and a tuner"
 
 # ---- several hosts, by name ----
 port=$((21000 + RANDOM % 8000))

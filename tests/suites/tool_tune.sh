@@ -37,7 +37,7 @@ grep -q "^copy_mb_s = " "$tmp/out" || fault "--out - writes nothing"
 mkdir "$tmp/real" && : >"$tmp/real/linked.conf" && ln -s real/linked.conf "$tmp/link.conf"
 "$tool" tune "${few[@]}" -n 2 -t shm --out "$tmp/link.conf" >"$tmp/out" 2>/dev/null || fault "--out: code $?"
 [ -L "$tmp/link.conf" ] && grep -q "^copy_mb_s = " "$tmp/real/linked.conf" || fault "--out does not follow a link"
-[ "$(ls "$tmp/real")" = linked.conf ] || fault "something is left next to the constants: $(ls "$tmp/real")"
+[ "$(ls "$tmp/real")" = linked.conf ] || fault "something is left with the constants: $(ls "$tmp/real")"
 "$tool" tune "${few[@]}" -n 2 -t shm -c broadcast --out /dev/full >"$tmp/out" 2>&1
 [ $? = 2 ] && grep -q "/dev/full cannot be written: No space left" "$tmp/out" || fault "a full disk is not reported"
 for wrong in "--check --out $tmp/x" "--out /no/such/place" "--out $tmp" "--ranks 1" "--ranks 2,x" "--transport air" \

@@ -56,7 +56,7 @@ if unshare -rm mount -t tmpfs none /run 2>/dev/null; then
   says "virtualTopology.xml has priority over what is detected"
   as_vm "$dir/broken.xml" || { fail "a virtual machine's broken file ends init"; cat "$dir/out"; }
   says "virtualTopology.xml:1:"
-  [ -s "$dir/vm.xml" ] || fail "next to a broken file the machine is not detected"
+  [ -s "$dir/vm.xml" ] || fail "with a broken file the machine is not detected"
 else
   echo "SKIP: this user may not make a namespace: the file of a virtual machine is not tried"
 fi

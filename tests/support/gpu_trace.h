@@ -96,7 +96,7 @@ static inline bool trace_on(void) { return trace.to && pthread_equal(pthread_sel
     if (trace_on()) fprintf(trace.to, __VA_ARGS__);                                                                    \
   } while (0)
 
-/* Reads device memory next to all other streams. */
+/* Reads device memory, apart from all streams. */
 static inline void trace_read(int device, void *to, const void *from, size_t bytes) {
   CUcontext before = NULL;
   OK(CtxGetCurrent(&before));

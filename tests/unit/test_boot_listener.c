@@ -66,7 +66,7 @@ TEST(spare_descriptor) {
 TEST(forked) {
   int status;
   if (!FORKS) {
-    printf("SKIP: a fork next to the listener's thread: not under ASan\n");
+    printf("SKIP: a fork with the listener's thread: not under ASan\n");
     return;
   }
   pid_t child = fork();

@@ -83,7 +83,8 @@ TEST(messages) {
         }
 }
 
-/* Sends run next to receives, collectives one after another, communicators side by side; a wait for signals is free. */
+/* Sends and receives run at the same time, collectives one after another, communicators at the same time; a wait for
+ * signals is free. */
 TEST(groups) {
   const hk_call sum = {.comm = &a, .coll = HK_ALLREDUCE, .dtype = HK_F32, .redop = HK_SUM, .count = 1000};
   double s;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The kernel of small messages (src/kernels/cuda/small.h) on POSIX threads, next to the interpreter: equal bits whoever
- * runs which rank, in any number of passes and channels; what it takes and what not; numbers that come round, abort.
+/* The kernel of small messages (src/kernels/cuda/small.h) on POSIX threads, compared with the interpreter: equal bits
+ * in any order of the ranks, in any number of passes and channels; what it takes and refuses; numbers that wrap, abort.
  * check: timeout=300 long=tsan */
 #define GPU_WARP 8
 #include "../../src/kernels/gpu_small.h"

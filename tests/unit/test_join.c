@@ -253,7 +253,7 @@ TEST(refusals) {
   ck_assert_ptr_null(j);
 }
 
-/* Sixteen thousand ranks: little work next to the exchange of the facts. */
+/* Sixteen thousand ranks: little work compared with the exchange of the facts. */
 TEST(many_ranks) {
   enum { HOSTS = 2048 };
   hk_join_fact *facts = calloc(HOSTS * 8, sizeof *facts);

@@ -313,7 +313,7 @@ static void nothing(world_rank *r) {
   bool counts = r->env.rank == 0;
   int fds = counts ? open_fds() : 0, maps = counts ? count_maps() : 0;
   world_barrier(r);
-  /* A second communicator, again and again, next to the first. */
+  /* A second communicator, again and again, while the first exists. */
   for (int i = 0; i < LIVES; i++) {
     hk_transport_env env = r->env;
     hk_transport_state *s;

@@ -107,7 +107,7 @@ TEST(links) {
   fm_link("down", "a/b");
   fm_link("up", "/");
   fm_link("self", ".");
-  fm_link("next to/x", scratch_folder);
+  fm_link("sibling/x", scratch_folder);
   ck_assert(hk_sysfs_real(scratch_folder, out, "/down/%s", "c"));
   ck_assert_str_eq(out, "/a/b/c");
   ck_assert(hk_sysfs_real(scratch_folder, out, "/self"));

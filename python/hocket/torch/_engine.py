@@ -36,8 +36,8 @@ _now = time.monotonic
 
 
 class Engine(Quick):
-    """One rank's part of a group. Operations are collective in the order of the calls; sends and receives go next to
-    them, those from one rank to another with one tag in their order."""
+    """One rank's part of a group. Operations are collective in the order of the calls; sends and receives do not
+    wait for them; those from one rank to another with one tag keep their order."""
 
     def __init__(self, store: Any, rank: int, size: int, timeout: float, name: str,
                  comm: Communicator | None = None) -> None:
