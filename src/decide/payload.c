@@ -56,10 +56,10 @@ void hk_decide_executor(const hk_machine *m, const hk_outline *o, const hk_reque
                           : "The kernel that interprets programs runs it";
     return;
   }
-  const bool steps = d->payload.mode == HK_PAYLOAD_COPIES && !m->quantised && !r->uneven && block <= d->chunk &&
-                     block * blocks == r->bytes;
+  const bool steps = d->payload.mode == HK_PAYLOAD_COPIES && !m->quantised && block <= d->chunk &&
+                     (r->uneven || block * blocks == r->bytes);
   d->executor = steps ? HK_EXECUTOR_STEPS : HK_EXECUTOR_LANES;
   d->executor_why =
       steps ? "One wave moves all blocks, so the plan keeps its instructions ready as steps, if its links are in memory"
-            : "Its lanes run by turns, because blocks are long, or of different lengths, or quantised";
+            : "Its lanes run by turns, because blocks are long, or quantised, or the last one is shorter";
 }

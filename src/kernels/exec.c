@@ -22,7 +22,8 @@ static inline bool exec_is_whole(const hk_program *p, const hk_launch *launch) {
 }
 
 bool hk_exec_has_steps(const hk_plan *plan, const hk_launch *launch) {
-  return plan->steps && exec_is_whole(plan->program, launch);
+  if (!launch->table) return plan->steps && exec_is_whole(plan->program, launch);
+  return plan->steps && launch->block_bytes <= launch->chunk && launch->block_bytes < HK_REF_MIN_BYTES;
 }
 
 static inline __attribute__((always_inline)) void *exec_user_address(const hk_exec *x, const hk_lane_run *l,

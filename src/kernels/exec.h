@@ -61,9 +61,12 @@ void hk_exec_init(hk_exec *x, const hk_plan *plan, const hk_launch *launch, cons
 /* Runs all instructions that can run, and sets *moved if one did. HK_OK: call again unless hk_exec_done; HK_ERR_USAGE:
  * a peer's slot does not fit this call (mismatched arguments), see bad_*; HK_ERR_REMOTE: a link failed. */
 hk_status hk_exec_step_lanes(hk_exec *x, bool *moved);
-hk_status hk_steps_run(hk_exec *x, bool *moved); /* steps.c */
+/* steps.c */
+hk_status hk_steps_run(hk_exec *x, bool *moved);
+hk_status hk_steps_run_uneven(hk_exec *x, bool *moved);
 static inline hk_status hk_exec_step(hk_exec *x, bool *moved) {
-  return x->brief ? hk_steps_run(x, moved) : hk_exec_step_lanes(x, moved);
+  if (__builtin_expect(!x->brief, 0)) return hk_exec_step_lanes(x, moved);
+  return __builtin_expect(x->launch->table != NULL, 0) ? hk_steps_run_uneven(x, moved) : hk_steps_run(x, moved);
 }
 static inline bool hk_exec_done(const hk_exec *x) { return x->live == 0; }
 /* True if all instructions have run.  Readers may still use the data that this rank sent. */

@@ -48,6 +48,6 @@ typedef struct hk_launch {
   const struct hk_extent *table;
 } hk_launch;
 
-/* exec.c: true if the launch may run as the plan's steps: one wave moves all blocks, which are not clipped. Then
- * hk_exec_init uses only the scratch memory. */
+/* exec.c: true if the launch may run as the plan's steps: one wave moves all blocks, which are not clipped; those of
+ * an uneven collective are too short for references. Then hk_exec_init uses only the scratch memory. */
 bool hk_exec_has_steps(const hk_plan *plan, const hk_launch *launch);

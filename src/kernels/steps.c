@@ -24,7 +24,9 @@ static bool steps_count(const hk_program *p, unsigned *steps, unsigned *operands
 /* Scratch buffers are numbered through all lanes. */
 static hk_step steps_make_step(const hk_plan *plan, unsigned lane, const hk_cursor *at, const hk_instr *i,
                                hk_step_operand *to) {
-  const hk_operand *o = hk_instr_operands(plan->program, i);
+  const hk_program *p = plan->program;
+  const bool uneven = hk_coll_uneven((hk_coll)p->coll);
+  const hk_operand *o = hk_instr_operands(p, i);
   hk_step s = {.operands = to,
                .ndst = (uint8_t)i->ndst,
                .nsrc = (uint8_t)i->nsrc,
@@ -34,14 +36,16 @@ static hk_step steps_make_step(const hk_plan *plan, unsigned lane, const hk_curs
                .from = to + i->ndst};
   int links = 0;
   for (int k = 0; k < i->ndst + i->nsrc; k++) {
-    to[k] = (hk_step_operand){.space = o[k].space, .block = hk_cursor_block(at, plan->program, &o[k])};
-    if (o[k].space == HK_SCRATCH) to[k].block = to[k].block + lane * plan->program->scratch_blocks;
+    to[k] = (hk_step_operand){.space = o[k].space, .block = hk_cursor_block(at, p, &o[k])};
+    if (o[k].space == HK_SCRATCH) to[k].block = to[k].block + lane * p->scratch_blocks;
+    if (o[k].space != HK_SCRATCH && uneven) to[k].block = hk_cursor_entry(at, p, &o[k]);
     if (o[k].space == HK_LINK) to[k].link = plan->links[hk_cursor_link(at, &o[k])];
     if (o[k].space == HK_IN && k >= i->ndst) s.fresh = (int8_t)(k - i->ndst);
     if (k < i->ndst && to[k].link) s.to_link = &to[k], links++;
     if (k < i->ndst && !to[k].link) s.to_memory = &to[k];
   }
-  s.copies = i->nsrc == 1 && links <= 1 && i->ndst - links <= 1 && !hk_coll_reduces((hk_coll)plan->program->coll);
+  s.copies = i->nsrc == 1 && links <= 1 && i->ndst - links <= 1 && !hk_coll_reduces((hk_coll)p->coll);
+  if (uneven) s.length = to[hk_uneven_operand(i, o) - o].block;
   return s;
 }
 
@@ -50,7 +54,7 @@ hk_steps *hk_steps_make(const hk_plan *plan) {
   const hk_sizes one_wave = {.total = 1, .block_bytes = 1, .longest = 1, .chunk = 1};
   unsigned nsteps, noperands, n = 0;
   if (plan->proxied || plan->sums || plan->channels != 1 || p->nlanes > HK_STEP_LANES ||
-      hk_coll_uneven((hk_coll)p->coll) || !steps_count(p, &nsteps, &noperands))
+      !steps_count(p, &nsteps, &noperands))
     return NULL;
   hk_steps *s = malloc(sizeof *s + nsteps * sizeof *s->step + noperands * sizeof(hk_step_operand));
   if (!s) return NULL;
@@ -77,8 +81,17 @@ hk_steps *hk_steps_make(const hk_plan *plan) {
   return s;
 }
 
-static inline size_t steps_bytes_of(const hk_exec *x, const hk_step *s) {
-  return s->moves ? x->launch->block_bytes : 0;
+/* What a step moves. Functions that take `uneven` are in line in two loops, with a constant for each. */
+typedef struct steps_size {
+  size_t bytes;
+  uint32_t signature; /* of its slots */
+} steps_size;
+
+static inline __attribute__((always_inline)) steps_size steps_size_of(const hk_exec *x, const hk_step *s, bool uneven) {
+  if (!uneven) return (steps_size){s->moves ? x->launch->block_bytes : 0, x->signature};
+  const uint64_t length = x->launch->table[s->length].bytes;
+  const bool pairs = hk_coll_pairs((hk_coll)x->plan->program->coll);
+  return (steps_size){s->moves ? length : 0, pairs ? x->signature ^ hk_length_mark(length) : x->signature};
 }
 
 /* The first operand whose link is not ready; NULL if all are. */
@@ -91,19 +104,29 @@ static inline const hk_step_operand *steps_first_unready(const hk_step *s, size_
   return NULL;
 }
 
-static inline char *steps_address(const hk_exec *x, const hk_step_operand *o) {
+static inline __attribute__((always_inline)) char *steps_address(const hk_exec *x, const hk_step_operand *o,
+                                                                 bool uneven) {
   char *base = x->bases[o->space];
+  if (uneven && o->space != HK_SCRATCH) return base + x->launch->table[o->block].at;
   if (__builtin_expect(o->block == 0, 1)) return base;
   size_t stride = o->space == HK_SCRATCH ? hk_scratch_stride(x->launch->chunk) : x->launch->block_bytes;
   return base + o->block * stride;
 }
 
+static __attribute__((noinline)) hk_status steps_bad_slot(hk_exec *x, const hk_step *s, const hk_step_operand *o,
+                                                          size_t bytes) {
+  if (x->launch->table) x->expected_length = x->launch->table[s->length].bytes;
+  return hk_exec_bad_slot(x, o->link, hk_link_recv_slot(o->link), bytes);
+}
+
 /* The data of a source; NULL: see *rc. */
-static inline const void *steps_source(hk_exec *x, const hk_step_operand *o, size_t bytes, hk_status *rc) {
-  if (!o->link) return steps_address(x, o);
+static inline __attribute__((always_inline)) const void *steps_source(hk_exec *x, const hk_step *s,
+                                                                      const hk_step_operand *o, steps_size size,
+                                                                      bool uneven, hk_status *rc) {
+  if (!o->link) return steps_address(x, o, uneven);
   const hk_slot *slot = hk_link_recv_slot(o->link);
-  if (__builtin_expect(slot->signature != x->signature || slot->bytes != bytes, 0)) {
-    *rc = hk_exec_bad_slot(x, o->link, slot, bytes);
+  if (__builtin_expect(slot->signature != size.signature || slot->bytes != size.bytes, 0)) {
+    *rc = steps_bad_slot(x, s, o, size.bytes);
     return NULL;
   }
   const void *data = hk_link_recv_data(o->link);
@@ -114,14 +137,10 @@ static inline const void *steps_source(hk_exec *x, const hk_step_operand *o, siz
   return data;
 }
 
-static inline void *steps_destination(const hk_exec *x, const hk_step_operand *o, size_t bytes) {
-  return o->link ? hk_link_send_buffer(o->link, bytes) : steps_address(x, o);
-}
-
-static inline void steps_signal_all(const hk_exec *x, const hk_step *s, size_t bytes) {
+static inline void steps_signal_all(const hk_step *s, steps_size size) {
   const hk_step_operand *o = s->operands, *src = o + s->ndst, *end = src + s->nsrc;
   for (; o < src; o++)
-    if (o->link) hk_link_publish(o->link, (uint32_t)bytes, x->signature, 0);
+    if (o->link) hk_link_publish(o->link, (uint32_t)size.bytes, size.signature, 0);
   for (; o < end; o++)
     if (o->link) hk_link_release(o->link);
 }
@@ -138,68 +157,82 @@ static inline __attribute__((always_inline)) void steps_copy(void *dst, const vo
     hk_copy(dst, src, bytes, 0);
 }
 
-/* Copies one source unchanged, first to the peer, which may be waiting. Inlined twice, because with a small constant
- * `bytes` it shrinks to little code. */
-static inline __attribute__((always_inline)) hk_status steps_copy_step(hk_exec *x, const hk_step *s, size_t bytes,
-                                                                       bool *ran) {
+/* Copies one source unchanged, first to the peer, which may be waiting. Inlined where its size is known to be small,
+ * because it shrinks to little code then. */
+static inline __attribute__((always_inline)) hk_status steps_copy_step(hk_exec *x, const hk_step *s, steps_size size,
+                                                                       bool uneven, bool *ran) {
   hk_status rc = HK_OK;
-  *ran = steps_copy_ready(s, bytes);
+  *ran = steps_copy_ready(s, size.bytes);
   if (__builtin_expect(!*ran, 0)) return HK_OK;
-  const void *src = steps_source(x, s->from, bytes, &rc);
+  const void *src = steps_source(x, s, s->from, size, uneven, &rc);
   if (__builtin_expect(rc != HK_OK, 0)) return rc;
   if (s->to_link) {
     hk_link *l = s->to_link->link;
-    steps_copy(hk_link_send_buffer(l, bytes), src, bytes);
-    hk_link_publish(l, (uint32_t)bytes, x->signature, 0);
-    if (x->plan->steps->runs_ahead && bytes <= HK_SLOT_INLINE) hk_link_warm_early(l);
+    steps_copy(hk_link_send_buffer(l, size.bytes), src, size.bytes);
+    hk_link_publish(l, (uint32_t)size.bytes, size.signature, 0);
+    if (x->plan->steps->runs_ahead && size.bytes <= HK_SLOT_INLINE) hk_link_warm_early(l);
   }
-  if (s->to_memory) steps_copy(steps_address(x, s->to_memory), src, bytes);
+  if (s->to_memory) steps_copy(steps_address(x, s->to_memory, uneven), src, size.bytes);
   if (s->from->link) {
     hk_link_release(s->from->link);
-    if (x->plan->steps->lags && bytes > HK_SLOT_INLINE) hk_link_expect(s->from->link, bytes);
+    if (x->plan->steps->lags && size.bytes > HK_SLOT_INLINE) hk_link_expect(s->from->link, size.bytes);
   }
   return HK_OK;
 }
 
-static __attribute__((noinline)) hk_status steps_run_copy(hk_exec *x, const hk_step *s, size_t bytes, bool *ran) {
-  return steps_copy_step(x, s, bytes, ran);
+static __attribute__((noinline)) hk_status steps_run_copy(hk_exec *x, const hk_step *s, steps_size size, bool *ran) {
+  return steps_copy_step(x, s, size, false, ran);
 }
 
-/* As run_move of the general executor. */
-static __attribute__((noinline)) hk_status steps_run_step(hk_exec *x, const hk_step *s, size_t bytes, bool *ran) {
+/* As exec_run_move of the general executor. */
+static inline __attribute__((always_inline)) hk_status steps_move_step(hk_exec *x, const hk_step *s, steps_size size,
+                                                                       bool uneven, bool *ran) {
   const void *src[OPERANDS];
   void *dst[OPERANDS];
   hk_status rc = HK_OK;
-  *ran = !steps_first_unready(s, bytes);
+  *ran = !steps_first_unready(s, size.bytes);
   if (!*ran) return HK_OK;
   for (unsigned k = 0; k < s->nsrc; k++) {
-    src[k] = steps_source(x, &s->operands[s->ndst + k], bytes, &rc);
+    src[k] = steps_source(x, s, &s->operands[s->ndst + k], size, uneven, &rc);
     if (__builtin_expect(rc != HK_OK, 0)) return rc;
   }
-  for (unsigned k = 0; k < s->ndst; k++) dst[k] = steps_destination(x, &s->operands[k], bytes);
-  if (bytes)
-    hk_move(x->plan->steps->reduces ? &x->launch->reducer : NULL, dst, s->ndst, src, s->nsrc, s->fresh, bytes,
+  for (unsigned k = 0; k < s->ndst; k++) {
+    const hk_step_operand *o = &s->operands[k];
+    dst[k] = o->link ? hk_link_send_buffer(o->link, size.bytes) : steps_address(x, o, uneven);
+  }
+  if (size.bytes)
+    hk_move(x->plan->steps->reduces ? &x->launch->reducer : NULL, dst, s->ndst, src, s->nsrc, s->fresh, size.bytes,
             s->flags);
-  steps_signal_all(x, s, bytes);
+  steps_signal_all(s, size);
   return HK_OK;
 }
 
-hk_status hk_steps_run(hk_exec *x, bool *moved) {
+static __attribute__((noinline)) hk_status steps_run_step(hk_exec *x, const hk_step *s, steps_size size, bool *ran) {
+  return steps_move_step(x, s, size, false, ran);
+}
+
+static __attribute__((noinline)) hk_status steps_run_uneven(hk_exec *x, const hk_step *s, steps_size size, bool *ran) {
+  return s->copies ? steps_copy_step(x, s, size, true, ran) : steps_move_step(x, s, size, true, ran);
+}
+
+static inline __attribute__((always_inline)) hk_status steps_run(hk_exec *x, bool uneven, bool *moved) {
   const hk_steps *s = x->plan->steps;
   for (unsigned k = 0; k < s->nlanes; k++) {
     unsigned at = x->at[k];
     const unsigned end = s->end[k];
     while (at != end) {
       const hk_step *step = &s->step[at];
-      size_t bytes = steps_bytes_of(x, step);
+      const steps_size size = steps_size_of(x, step, uneven);
       hk_status rc = HK_OK;
       bool ran;
-      if (!step->copies)
-        rc = steps_run_step(x, step, bytes, &ran);
-      else if (__builtin_expect(bytes <= HK_SLOT_INLINE, 1))
-        rc = steps_copy_step(x, step, bytes, &ran);
+      if (uneven)
+        rc = steps_run_uneven(x, step, size, &ran);
+      else if (!step->copies)
+        rc = steps_run_step(x, step, size, &ran);
+      else if (__builtin_expect(size.bytes <= HK_SLOT_INLINE, 1))
+        rc = steps_copy_step(x, step, size, false, &ran);
       else
-        rc = steps_run_copy(x, step, bytes, &ran);
+        rc = steps_run_copy(x, step, size, &ran);
       if (__builtin_expect(rc != HK_OK, 0)) return rc;
       if (!ran) break;
       *moved = true;
@@ -210,13 +243,17 @@ hk_status hk_steps_run(hk_exec *x, bool *moved) {
   return HK_OK;
 }
 
+hk_status hk_steps_run(hk_exec *x, bool *moved) { return steps_run(x, false, moved); }
+
+hk_status hk_steps_run_uneven(hk_exec *x, bool *moved) { return steps_run(x, true, moved); }
+
 int hk_steps_wait_for(const hk_exec *x, int *peers, int room) {
   const hk_steps *s = x->plan->steps;
   int n = 0;
   for (unsigned k = 0; k < s->nlanes && n < room; k++) {
     if (x->at[k] == s->end[k]) continue;
     const hk_step *step = &s->step[x->at[k]];
-    size_t bytes = steps_bytes_of(x, step);
+    const size_t bytes = steps_size_of(x, step, x->launch->table != NULL).bytes;
     const hk_step_operand *o = steps_first_unready(step, bytes);
     if (o) hk_exec_add_awaited(o->link, bytes, peers, &n, room);
   }

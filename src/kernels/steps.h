@@ -3,7 +3,8 @@
  * The steps of a plan: its instructions made ready for short messages. A message of one wave that is too short for
  * references needs no cursor, no places offered ahead, and no final wait for readers. So the plan keeps each
  * instruction with its links and with repeats unrolled, and the executor runs the same moves in the same order with
- * fewer decisions.
+ * fewer decisions. In an uneven collective each block has its own length, and a block is known by its entry in the
+ * call's table.
  */
 #pragma once
 #include <stdbool.h>
@@ -13,8 +14,8 @@
 struct hk_link; /* transport/link.h */
 
 typedef struct hk_step_operand {
-  struct hk_link *link; /* NULL: memory */
-  uint32_t space, block;
+  struct hk_link *link;  /* NULL: memory */
+  uint32_t space, block; /* block: uneven, and not in scratch: its entry in the table */
 } hk_step_operand;
 
 typedef struct hk_step {
@@ -25,6 +26,7 @@ typedef struct hk_step {
   bool moves;    /* it has sources and destinations; if not, its slots are empty */
   /* One source goes unchanged to at most one link and at most one buffer. The operands; NULL: none. */
   bool copies;
+  uint32_t length; /* uneven: the entry in the table whose length it moves */
   const hk_step_operand *from, *to_link, *to_memory;
 } hk_step;
 

@@ -134,12 +134,15 @@ HK_INLINE unsigned hk_cursor_block(const hk_cursor *c, const hk_program *p, cons
 }
 HK_INLINE unsigned hk_cursor_link(const hk_cursor *c, const hk_operand *o) { return hk_operand_link(o, c->iteration); }
 
-/* The extent of an operand's block in input or output. A link's operand has that of the side with a block for each
- * rank. */
+/* The entry of an operand's block, in input or output, in the table of an uneven collective. A link's operand has that
+ * of the side with a block for each rank. */
+HK_INLINE unsigned hk_cursor_entry(const hk_cursor *c, const hk_program *p, const hk_operand *o) {
+  int out = o->space == HK_LINK ? p->out_blocks > p->in_blocks : o->space == HK_OUT;
+  return (out ? p->in_blocks : 0) + hk_cursor_block(c, p, o);
+}
 HK_INLINE const hk_extent *hk_cursor_extent(const hk_cursor *c, const hk_program *p, const hk_operand *o,
                                             const hk_sizes *s) {
-  int out = o->space == HK_LINK ? p->out_blocks > p->in_blocks : o->space == HK_OUT;
-  return &s->table[(out ? p->in_blocks : 0) + hk_cursor_block(c, p, o)];
+  return &s->table[hk_cursor_entry(c, p, o)];
 }
 
 /* The operand whose block determines the length that an instruction of an uneven collective moves. */

@@ -85,9 +85,11 @@ static __attribute__((noinline)) hk_status choose(ncclComm_t c, const hk_call *o
     choice->launch.signature = hk_call_signature(op);
     choice->launch.block_bytes = op->blocks->longest;
     choice->launch.table = op->blocks->table;
-    /* Without all counts the decision does not know what this rank moves. How a rank stores concerns no other rank. */
+    /* Without all counts the decision does not know what this rank moves. How a rank stores, and what runs its part,
+     * concern no other rank. */
     if (hk_coll_pairs((hk_coll)op->coll))
       choice->launch.move_flags = hk_exceeds_caches(op->blocks->out_end) ? HK_MOVE_UNCACHED : 0;
+    if (choice->plan->steps) choice->launch.brief = hk_exec_has_steps(choice->plan, &choice->launch);
     choose_counter(c, op, &choice->launch);
   }
   *plan = choice->plan;

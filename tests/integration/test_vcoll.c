@@ -12,7 +12,8 @@
 #include "../support/suite.h"
 
 enum { MOST = 8, GAP = 3, CANARY = 0x55 };
-typedef enum { RANDOM, SPARSE, ONE_HAS_ALL, EQUAL, NONE, PATTERNS } pattern;
+/* ONE_PAIR: only ranks 0 and 1 have long blocks. So other ranks may run an alltoallv as steps, and those as lanes. */
+typedef enum { RANDOM, SPARSE, ONE_HAS_ALL, ONE_PAIR, EQUAL, NONE, PATTERNS } pattern;
 
 /* What a round calls. */
 typedef struct spec {
@@ -41,6 +42,7 @@ static size_t count_of(const spec *s, int i, int j) {
     case RANDOM: return h % (s->most + 1);
     case SPARSE: return h % 4 ? 0 : (h >> 8) % (s->most + 1);
     case ONE_HAS_ALL: return j == (int)(s->seed % 2) ? s->most : 0;
+    case ONE_PAIR: return i < 2 && j < 2 ? s->most : h % 5;
     case EQUAL: return s->most;
     default: return 0;
   }
