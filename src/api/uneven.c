@@ -53,12 +53,13 @@ hk_status hk_call_count(hk_call *call, const hk_counts *counts, const char *who)
   side out = {"recv", counts->out, counts->out_at, (size_t)hk_coll_out_blocks(coll, (int)n)};
   if (in.n == 1 && !in.counts) in.counts = all ? &all[rank] : NULL, in.at = &zero;
   if (out.n == 1 && !out.counts) out.counts = all ? &all[rank] : NULL, out.at = &zero;
-  call->blocks = calloc(1, sizeof *call->blocks + (in.n + out.n) * sizeof(hk_extent));
+  call->blocks = malloc(sizeof *call->blocks + (in.n + out.n) * sizeof(hk_extent)); /* uneven_fill fills it */
   if (!call->blocks) {
     rc = HK_FAIL_ERRNO("no memory for the counts of %zu ranks", n);
     return hk_comm_failed(call->comm, rc); /* the other ranks wait for this call */
   }
   atomic_init(&call->blocks->refs, 1);
+  call->blocks->longest = 0;
   HK_TRY(uneven_fill(call->blocks->table, &in, call, who, &call->blocks->in_end), out);
   HK_TRY(uneven_fill(call->blocks->table + in.n, &out, call, who, &call->blocks->out_end), out);
   if (!hk_coll_pairs(coll))
