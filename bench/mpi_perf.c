@@ -12,11 +12,14 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { MOST_RANKS = 1024 };
+
 typedef struct run {
   float *in, *out;
   int whole, block; /* elements: the vector, and one block a rank, rounded down to 16 bytes */
   int rank, nranks;
-  int rewrite; /* -w */
+  int rewrite;                            /* -w */
+  int counts[MOST_RANKS], at[MOST_RANKS]; /* of blocks whose lengths differ */
 } run;
 
 static void all_reduce(const run *r) { MPI_Allreduce(r->in, r->out, r->whole, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD); }
@@ -37,33 +40,26 @@ static void sendrecv(const run *r) {
                MPI_STATUS_IGNORE);
 }
 
-/* As perf_ramp in src/perf/shapes.c: blocks that grow evenly. */
+/* As ramp in src/perf/operations.c: blocks that grow evenly. */
 static int ramp(const run *r, int block) {
   long n = r->nranks, parts = n * (n + 1) / 2, before = (long)block * (block + 1) / 2;
   return (int)(r->whole / parts * before + r->whole % parts * before / parts);
 }
-enum { MOST_RANKS = 1024 };
-static void ramps(const run *r, int first, int *counts, int *at) {
-  for (int p = 0, next = 0; p < r->nranks; next += counts[p++]) {
+static void ramps(run *r, int first) {
+  for (int p = 0, next = 0; p < r->nranks; next += r->counts[p++]) {
     int block = (first + p) % r->nranks;
-    counts[p] = ramp(r, block + 1) - ramp(r, block);
-    at[p] = next;
+    r->counts[p] = ramp(r, block + 1) - ramp(r, block);
+    r->at[p] = next;
   }
 }
 static void all_gatherv(const run *r) {
-  int counts[MOST_RANKS], at[MOST_RANKS];
-  ramps(r, 0, counts, at);
-  MPI_Allgatherv(r->in, counts[r->rank], MPI_FLOAT, r->out, counts, at, MPI_FLOAT, MPI_COMM_WORLD);
+  MPI_Allgatherv(r->in, r->counts[r->rank], MPI_FLOAT, r->out, r->counts, r->at, MPI_FLOAT, MPI_COMM_WORLD);
 }
 static void reduce_scatterv(const run *r) {
-  int counts[MOST_RANKS], at[MOST_RANKS];
-  ramps(r, 0, counts, at);
-  MPI_Reduce_scatter(r->in, r->out, counts, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
+  MPI_Reduce_scatter(r->in, r->out, r->counts, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
 }
 static void alltoallv(const run *r) {
-  int counts[MOST_RANKS], at[MOST_RANKS];
-  ramps(r, r->rank, counts, at);
-  MPI_Alltoallv(r->in, counts, at, MPI_FLOAT, r->out, counts, at, MPI_FLOAT, MPI_COMM_WORLD);
+  MPI_Alltoallv(r->in, r->counts, r->at, MPI_FLOAT, r->out, r->counts, r->at, MPI_FLOAT, MPI_COMM_WORLD);
 }
 
 static const struct {
@@ -119,6 +115,7 @@ static void *floats(long bytes) {
 static void measure(run *r, void (*call)(const run *), int batches, double seconds, long bytes) {
   r->whole = (int)(bytes / 4);
   r->block = r->whole / r->nranks & ~3;
+  ramps(r, call == alltoallv ? r->rank : 0);
   r->in = floats(bytes), r->out = floats(bytes);
   if (!r->in || !r->out) MPI_Abort(MPI_COMM_WORLD, 3);
   long n = iterations_for(r, call, seconds);

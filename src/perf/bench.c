@@ -63,7 +63,8 @@ static void bench_start(perf_worker *w, bool in_place, long iteration) {
                      .window = job->o->reg == 2 ? r->recv_handle : NULL,
                      .window_at = (size_t)(r->recv - (char *)r->recv_block) + shift + recv_at,
                      .comm = r->comm,
-                     .stream = r->stream};
+                     .stream = r->stream,
+                     .ramp = &r->ramp};
       perf_check_nccl(coll->run(&c), coll->name);
     }
     if (w->nranks > 1) NCCL(ncclGroupEnd());

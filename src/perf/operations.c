@@ -77,20 +77,23 @@ static size_t ramp_count(size_t total, int nranks, size_t block) {
   return ramp(total, nranks, block + 1) - ramp(total, nranks, block);
 }
 
-enum { RAMP_RANKS = 1024 };
-
 /* Rank r's block p has the length of block p + shift of the ramp. */
 static void ramp_counts(size_t total, int shift, int nranks, size_t *counts) {
   for (int p = 0; p < nranks; p++) counts[p] = ramp_count(total, nranks, (size_t)((p + shift) % nranks));
 }
 
-static void ramp_check(bool known, int nranks) {
-  if (!known) perf_fail(PERF_UNSUPPORTED, "this library has no such function: it is Hocket's own");
-  if (nranks > RAMP_RANKS) perf_fail(PERF_UNSUPPORTED, "%d ranks: at most %d", nranks, RAMP_RANKS);
-}
+static size_t ramp_own_at(const perf_call *c) { return c->ramp->own * perf_type_size(c->type); }
 
-static size_t ramp_own(const perf_call *c) {
-  return ramp(c->count, c->nranks, (size_t)c->rank) * perf_type_size(c->type);
+/* The counts of the call's blocks. `known`: the library has the function. */
+static const size_t *ramp_of(const perf_call *c, bool known, int shift) {
+  if (!known) perf_fail(PERF_UNSUPPORTED, "this library has no such function: it is Hocket's own");
+  if (c->nranks > PERF_RAMP_RANKS) perf_fail(PERF_UNSUPPORTED, "%d ranks: at most %d", c->nranks, PERF_RAMP_RANKS);
+  if (c->ramp->total != c->count) {
+    ramp_counts(c->count, shift, c->nranks, c->ramp->counts);
+    c->ramp->own = ramp(c->count, c->nranks, (size_t)c->rank);
+    c->ramp->total = c->count;
+  }
+  return c->ramp->counts;
 }
 
 static void ramp_block(perf_data *d, int p) {
@@ -124,10 +127,9 @@ static ncclResult_t reduce_scatter(const perf_call *c) {
 static void reduce_scatter_expect(perf_data *d) { perf_emit_result(d, 0, d->n.recv, (size_t)d->rank * d->n.recv); }
 
 static ncclResult_t reduce_scatterv(const perf_call *c) {
-  size_t counts[RAMP_RANKS];
-  ramp_check(hocketReduceScatterv != NULL, c->nranks);
-  ramp_counts(c->count, 0, c->nranks, counts);
-  return hocketReduceScatterv(c->send, (char *)c->recv + ramp_own(c), counts, NULL, c->type, c->op, c->comm, c->stream);
+  const size_t *counts = ramp_of(c, hocketReduceScatterv != NULL, 0);
+  char *recv = (char *)c->recv + ramp_own_at(c);
+  return hocketReduceScatterv(c->send, recv, counts, NULL, c->type, c->op, c->comm, c->stream);
 }
 static void reduce_scatterv_expect(perf_data *d) {
   size_t at = ramp(d->n.param, d->nranks, (size_t)d->rank);
@@ -158,10 +160,8 @@ static ncclResult_t all_gather(const perf_call *c) {
 }
 
 static ncclResult_t all_gatherv(const perf_call *c) {
-  size_t counts[RAMP_RANKS];
-  ramp_check(hocketAllGatherv != NULL, c->nranks);
-  ramp_counts(c->count, 0, c->nranks, counts);
-  return hocketAllGatherv((const char *)c->send + ramp_own(c), c->recv, counts, NULL, c->type, c->comm, c->stream);
+  const size_t *counts = ramp_of(c, hocketAllGatherv != NULL, 0);
+  return hocketAllGatherv((const char *)c->send + ramp_own_at(c), c->recv, counts, NULL, c->type, c->comm, c->stream);
 }
 static void all_gatherv_input(perf_data *d) { ramp_block(d, d->rank); }
 static void all_gatherv_expect(perf_data *d) {
@@ -184,13 +184,11 @@ static void alltoall_expect(perf_data *d) {
 /* Each rank's blocks grow, starting at a different peer. The counts are equal for sends and receives, because they are
  * symmetric. */
 static ncclResult_t alltoallv(const perf_call *c) {
-  size_t counts[RAMP_RANKS];
-  ramp_check(hocketAlltoAllv != NULL, c->nranks);
-  ramp_counts(c->count, c->rank, c->nranks, counts);
+  const size_t *counts = ramp_of(c, hocketAlltoAllv != NULL, c->rank);
   return hocketAlltoAllv(c->send, counts, NULL, c->recv, counts, NULL, c->type, c->comm, c->stream);
 }
 static void alltoallv_data(perf_data *d, bool result) {
-  size_t counts[RAMP_RANKS], at = 0;
+  size_t counts[PERF_RAMP_RANKS], at = 0;
   ramp_counts(d->n.param, d->rank, d->nranks, counts);
   for (int p = 0; p < d->nranks; at += counts[p++])
     perf_emit_block(d, at, counts[p], (unsigned)(result ? p : d->rank), (unsigned)(result ? d->rank : p));

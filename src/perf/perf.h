@@ -67,6 +67,14 @@ typedef struct perf_sizes {
   size_t send_in_place, recv_in_place; /* offset of the buffer in place, times the rank */
 } perf_sizes;
 
+/* The lengths of the blocks of a call whose blocks differ, kept so that the timed calls do not compute them. */
+enum { PERF_RAMP_RANKS = 1024 };
+typedef struct perf_ramp {
+  size_t total;                   /* the count that they are for */
+  size_t own;                     /* the first element of the rank's block */
+  size_t counts[PERF_RAMP_RANKS]; /* of the ranks */
+} perf_ramp;
+
 /* One call of the collective. */
 typedef struct perf_call {
   const void *send;
@@ -79,6 +87,7 @@ typedef struct perf_call {
   size_t window_at;
   ncclComm_t comm;
   cudaStream_t stream;
+  perf_ramp *ramp; /* the rank's */
 } perf_call;
 
 struct perf_data;

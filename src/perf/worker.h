@@ -19,6 +19,7 @@ typedef struct perf_rank {
   void *send_handle, *recv_handle;
   ncclRedOp_t mulsum;
   void *fence; /* a float for the sums between iterations with --rewrite */
+  perf_ramp ramp;
 } perf_rank;
 
 /* What all threads of a process share. */
