@@ -334,6 +334,13 @@ TEST_LOOP(by_algorithm, 5) {
   ck_assert_int_eq(ranks_as_threads(4, random_counts, &large), 0);
 }
 
+/* Blocks that are short elsewhere need several waves. */
+TEST(small_slots) {
+  int large = 0;
+  setenv("NCCL_BUFFSIZE", "16384", 1);
+  ck_assert_int_eq(ranks_as_threads(3, random_counts, &large), 0);
+}
+
 TEST_LOOP(types, 3) {
   ranks_reach_by(transports[_i]);
   ck_assert_int_eq(ranks_as_threads(3, all_types, NULL), 0);
