@@ -2,17 +2,18 @@
 /* An algorithm is one file that builds programs plus one line in registry.def. No other code knows it by name. */
 #pragma once
 #include <stdbool.h>
-#include "../program/limits.h"
-#include "../program/program.h"
+#include "../base/status.h"
+#include "../program/operation.h"
 #include "team.h"
 
 struct hk_build; /* program/builder.h */
 struct hk_builder;
+struct hk_program; /* program/program.h */
 struct hk_summary; /* program/summary.h */
 
 /* Programs that were loaded from a file. */
 typedef struct hk_loaded {
-  hk_program *const *programs; /* [nranks], by rank */
+  struct hk_program *const *programs; /* [nranks], by rank */
   int nranks;
   /* The sizes for which the author meant it, in bytes of the larger of a rank's buffers; most 0: no limit. */
   unsigned long long least, most;
@@ -54,7 +55,7 @@ static inline bool hk_algorithm_outside(const hk_algorithm *a, size_t bytes, hk_
 static inline bool hk_algorithm_supports(const hk_algorithm *a, const hk_team *team, hk_coll coll) {
   return (a->colls >> coll & 1u) && !hk_algorithm_cannot(a, team, coll);
 }
-hk_status hk_algorithm_build(const hk_algorithm *a, const struct hk_build *what, hk_program **out);
+hk_status hk_algorithm_build(const hk_algorithm *a, const struct hk_build *what, struct hk_program **out);
 /* The summary of all ranks' programs; `what` is without a rank, `slots` as in hk_summarize. Builds only those that
  * differ by more than a shift. *barred: these have more than `most` links and blocks moved in a wave, or more than
  * the format holds, and *out is empty. */

@@ -5,8 +5,8 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdlib.h>
+#include "../base/status.h"
 #include "../program/operation.h"
-#include "../program/program.h"
 
 /* The blocks of an uneven collective's call. All copies of the call share it, because they may outlive the user's
  * arrays. */

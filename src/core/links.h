@@ -4,7 +4,6 @@
 #include <nccl.h>
 #include <stdbool.h>
 #include <stdint.h>
-#include "../program/program.h" /* HK_LINK_KINDS */
 #include "../transport/link.h"
 
 typedef struct hk_transfer_run hk_transfer_run;

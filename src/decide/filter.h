@@ -4,8 +4,9 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include "../base/status.h"
 #include "../program/limits.h"
-#include "../program/program.h"
+#include "../program/operation.h"
 
 struct hk_algorithm; /* collectives/algorithm.h */
 struct hk_rules;     /* rules.h: a tuning file */

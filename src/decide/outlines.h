@@ -4,7 +4,7 @@
 #pragma once
 #include <stdbool.h>
 #include <stdint.h>
-#include "../program/program.h"
+#include "../program/operation.h"
 #include "../program/summary.h"
 
 struct hk_algorithm;  /* collectives/algorithm.h */

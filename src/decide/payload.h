@@ -4,7 +4,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-#include "../program/program.h"
+#include "../program/operation.h"
 
 typedef enum hk_payload_mode {
   HK_PAYLOAD_COPIES,     /* through slots: short blocks, in which a copy takes less time than a wait for the reader */

@@ -7,6 +7,7 @@
 #include <string.h>
 #include "../base/hash.h"
 #include "../base/log.h"
+#include "../program/program.h"
 #include "folder.h"
 
 /* What the proof does not say: that this library can run them. */

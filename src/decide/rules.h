@@ -14,7 +14,8 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-#include "../program/program.h"
+#include "../base/status.h"
+#include "../program/operation.h"
 
 struct hk_algorithm; /* collectives/algorithm.h */
 struct hk_machine;   /* machine.h */

@@ -13,6 +13,7 @@
 #include "../base/log.h"
 #include "../base/param.h"
 #include "../boot/activity.h"
+#include "../program/program.h"
 #include "failure.h"
 #include "flight_ring.h"
 
@@ -57,13 +58,13 @@ void hk_flight_free(ncclComm_t c) {
   free(f);
 }
 
-uint8_t hk_flight_name(hk_flight *f, const char *algorithm) {
+uint8_t hk_flight_name(hk_flight *f, const struct hk_program *p) {
   /* relaxed: only this thread writes it */
   const uint32_t n = atomic_load_explicit(&f->nnames, memory_order_relaxed);
   for (uint32_t i = 0; i < n; i++)
-    if (!strncmp(f->names[i], algorithm, HK_FLIGHT_NAME)) return (uint8_t)(i + 1);
+    if (!strncmp(f->names[i], p->algorithm, HK_FLIGHT_NAME)) return (uint8_t)(i + 1);
   if (n == HK_FLIGHT_NAMES) return HK_FLIGHT_NAMES + 1; /* no name: more algorithms than anyone uses */
-  snprintf(f->names[n], HK_FLIGHT_NAME, "%s", algorithm);
+  snprintf(f->names[n], HK_FLIGHT_NAME, "%s", p->algorithm);
   /* release: a reader that sees the number of names sees the names */
   atomic_store_explicit(&f->nnames, n + 1, memory_order_release);
   return (uint8_t)(n + 1);

@@ -13,7 +13,7 @@
 #include "../core/call.h"
 #include "../core/comm.h"
 #include "../kernels/plan.h"
-#include "../program/program.h"
+#include "../program/operation.h"
 #include "flight.h"
 
 enum { HK_FLIGHT_NAMES = 64, HK_FLIGHT_NAME = 24 };
@@ -64,8 +64,8 @@ static inline uint64_t hk_flight_ticks(void) {
 #endif
 }
 
-/* 1 + the index of an algorithm's name; HK_FLIGHT_NAMES + 1: there are too many. */
-uint8_t hk_flight_name(hk_flight *f, const char *algorithm);
+/* 1 + the index of the name of a program's algorithm; HK_FLIGHT_NAMES + 1: there are too many. */
+uint8_t hk_flight_name(hk_flight *f, const struct hk_program *p);
 
 /* Begins an entry. `name`: of hk_flight_name; 0: none. `timed`: its begin has a time in any case. Returns its
  * number. */
@@ -95,7 +95,7 @@ static inline void hk_flight_begin(ncclComm_t c, const hk_call *call, const hk_p
   hk_flight *f = c->flight;
   if (!f || f->sequence == c->order.sequence) return;
   hk_plan *own = (hk_plan *)(uintptr_t)plan; /* the communicator's */
-  if (__builtin_expect(!own->flight_name, 0)) own->flight_name = hk_flight_name(f, plan->program->algorithm);
+  if (__builtin_expect(!own->flight_name, 0)) own->flight_name = hk_flight_name(f, plan->program);
   f->sequence = c->order.sequence;
   f->collective = hk_flight_put(f, call, f->sequence, own->flight_name, 0, timed);
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What this rank shows to other ranks of what it does: on its status page, and in answers to questions. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include "../core/call.h"

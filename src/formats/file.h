@@ -2,13 +2,17 @@
 /* Files of programs: Hocket's own text and JSON, MSCCL's XML and MSCCL++'s JSON. */
 #pragma once
 #include <stdbool.h>
-#include "../program/program.h"
+#include <stdint.h>
+#include <stdio.h>
+#include "../base/status.h"
+
+struct hk_program; /* program/program.h */
 
 enum { HK_PROGRAM_FILE_BYTES = 256 << 20 };
 
 /* What all ranks do in one collective, and the calls for which its author meant it. */
 typedef struct hk_program_set {
-  hk_program **programs; /* [nranks], by rank */
+  struct hk_program **programs; /* [nranks], by rank */
   int nranks;
   bool in_place, out_of_place;    /* marks of the file */
   unsigned long long least, most; /* bytes of the larger of a rank's buffers; most 0: no limit */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The readers of each form, for file.c, and what they share (set.c). They append to `out`. */
 #pragma once
+#include "../program/program.h"
 #include "file.h"
 
 /* An empty set at the end of the file; NULL: no memory. */

@@ -5,7 +5,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-#include "../program/limits.h"
+#include "../program/program.h"
 #include "file.h"
 
 enum { HK_TRACE_RANKS = 64, HK_TRACE_CHUNKS = 4096, HK_TRACE_SOURCES = 16, HK_TRACE_DESTINATIONS = 16 };

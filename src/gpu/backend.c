@@ -69,7 +69,7 @@ static void backend_machine(const struct ncclComm *c, const hk_host_facts *hosts
 
 /* ---- plans ---- */
 
-static size_t backend_slot_bytes(const struct ncclComm *c, const hk_program *p, size_t bytes) {
+static size_t backend_slot_bytes(const struct ncclComm *c, const struct hk_program *p, size_t bytes) {
   return hk_gpu_uses_switch(p) ? hk_gpu_of(c)->group->multicast->slot_bytes : bytes;
 }
 

@@ -3,6 +3,7 @@
  * For a rank of another process it sends the memory to that process's service thread, which opens it on the rank's GPU
  * and returns the address. So no rank waits for another rank's call. */
 #include "buffer.h"
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>

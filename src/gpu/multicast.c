@@ -6,6 +6,7 @@
 #include "../base/log.h"
 #include "../core/call.h"
 #include "../kernels/cuda/link_end.h"
+#include "../program/program.h"
 #include "../transport/cuda/multicast.h"
 #include "gpu.h"
 #include "links.h"

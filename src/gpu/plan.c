@@ -8,6 +8,7 @@
 #include "../core/overlap.h"
 #include "../kernels/gpu_small.h"
 #include "../kernels/plan.h"
+#include "../program/cursor.h"
 #include "../run/choose.h"
 #include "../transport/cuda/multicast.h"
 #include "buffer.h"

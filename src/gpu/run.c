@@ -12,6 +12,7 @@
 #include "../failure/watch.h"
 #include "../kernels/cuda/work.h"
 #include "../kernels/plan.h"
+#include "../program/program.h"
 #include "../run/choose.h"
 #include "../run/profiler.h"
 #include "code.h"

@@ -3,6 +3,7 @@
 #include "gpu_small.h"
 #include <stdbool.h>
 #include <stdlib.h>
+#include "../program/program.h"
 #include "plan.h"
 
 /* True if the program is a one-shot program: checks its operands. */

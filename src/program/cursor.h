@@ -20,17 +20,6 @@
 #pragma once
 #include "program.h"
 
-/* How a call divides its buffers, in bytes. */
-typedef struct hk_sizes {
-  uint64_t total;       /* length of a message that is divided into blocks */
-  uint64_t block_bytes; /* distance between blocks, and length of each block that the message's end does not clip */
-  uint64_t longest;     /* length of the longest block */
-  uint64_t chunk;       /* part of a block that one wave moves; not 0 */
-  /* Uneven collective: in_blocks extents of the input, then out_blocks of the output.  NULL: all blocks have equal
-   * length. */
-  const hk_extent *table;
-} hk_sizes;
-
 /* Bytes from one block to the next for messages of `total` bytes, made of elements of `unit` bytes, that are divided
  * into `parts` blocks. Blocks of a split message from 1 KiB on are whole cache lines: vectors then begin aligned, and
  * the last block is shorter. */
@@ -43,13 +32,7 @@ HK_INLINE uint64_t hk_block_bytes(const hk_program *p, uint64_t total, uint64_t 
   return hk_part_bytes((hk_partition)p->partition, hk_program_parts(p), total, unit);
 }
 
-/* Makes sizes for whole or split messages, and computes `longest`. */
-HK_INLINE hk_sizes hk_sizes_of(hk_partition partition, uint64_t total, uint64_t block_bytes, uint64_t chunk) {
-  hk_sizes s = {total, block_bytes, block_bytes, chunk, 0};
-  if (partition == HK_PART_SPLIT && total < block_bytes) s.longest = total;
-  return s;
-}
-/* The same for a program. Uneven collective: block_bytes is the longest block's, and the caller sets `table`. */
+/* hk_sizes_of for a program. Uneven collective: block_bytes is the longest block's, and the caller sets `table`. */
 HK_INLINE hk_sizes hk_sizes_for(const hk_program *p, uint64_t total, uint64_t block_bytes, uint64_t chunk) {
   return hk_sizes_of(p->traits.parts ? HK_PART_SPLIT : (hk_partition)p->partition, total, block_bytes, chunk);
 }

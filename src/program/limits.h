@@ -1,12 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * The sizes of links and their slots that algorithms' prices, kernels and transports must know alike. C and CUDA C
- * include this header.
+ * The kinds of links, and the sizes of links and their slots, that programs, prices, kernels and transports must know
+ * alike. C and CUDA C include this header.
  */
 #pragma once
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+
+#ifdef __CUDACC__
+#define HK_INLINE static __host__ __device__ inline
+#else
+#define HK_INLINE static inline
+#endif
+#ifdef __cplusplus
+#define HK_ASSERT static_assert
+#else
+#define HK_ASSERT _Static_assert
+#endif
 
 /* How a slot is encoded: decide/protocol.h. */
 typedef enum hk_protocol { HK_PROTO_SIMPLE, HK_PROTO_LL, HK_PROTO_LL128, HK_PROTO_COUNT } hk_protocol;
@@ -80,3 +91,43 @@ static inline size_t hk_gpu_slot_carries(size_t bytes, hk_protocol p) {
                                              : bytes;
   return bytes < lines ? bytes : lines;
 }
+
+/* The most blocks of a space: a stride between any two of them fits. So many ranks can gather. */
+enum { HK_BLOCKS_MOST = (1 << 19) - 1, HK_RANKS_MOST = HK_BLOCKS_MOST, HK_LINKS_MOST = HK_BLOCKS_MOST };
+
+typedef enum hk_link_kind {
+  HK_LINK_SEND,       /* to `peer` */
+  HK_LINK_RECV,       /* from `peer` */
+  HK_LINK_MCAST_SEND, /* one slot that every other rank of the host reads; peer is the rank itself */
+  HK_LINK_MCAST_RECV, /* reads the multicast slots of `peer` */
+  /* The network makes a sum (CollNet; inside a host, a switch: HK_INSTR_IN_SWITCH). The ranks of a group form a circle:
+   * a sending link names the next rank, a receiving link the previous one. Slot k of a receiving link is the sum of
+   * slot k of all sending links. */
+  HK_LINK_SUM_SEND,
+  HK_LINK_SUM_RECV,
+  /* The same for gathers and scatters. The n ranks of a group are numbered along the circle, from the lowest rank on.
+   * GATHER: the receiving links get slot k of each sending link, as slots k n to k n + n - 1. SCATTER: slot k of the
+   * rank with number m is the sum of slots k n + m. */
+  HK_LINK_GATHER_SEND,
+  HK_LINK_GATHER_RECV,
+  HK_LINK_SCATTER_SEND,
+  HK_LINK_SCATTER_RECV
+} hk_link_kind;
+enum { HK_LINK_KINDS = HK_LINK_SCATTER_RECV + 1 };
+HK_INLINE int hk_link_sends(hk_link_kind k) {
+  return k == HK_LINK_SEND || k == HK_LINK_MCAST_SEND || k == HK_LINK_SUM_SEND || k == HK_LINK_GATHER_SEND ||
+         k == HK_LINK_SCATTER_SEND;
+}
+/* True for a link of a group. */
+HK_INLINE int hk_link_in_group(hk_link_kind k) { return k >= HK_LINK_SUM_SEND; }
+/* True if a round has n slots at one end of the link and one slot at the other (gather, scatter). */
+HK_INLINE int hk_link_in_rounds(hk_link_kind k) { return k >= HK_LINK_GATHER_SEND; }
+/* The most ranks of a host that are in such groups, each in a different group; NCCL's limit on a host. */
+enum { HK_SUM_GROUPS = 8 };
+
+/* The kind of the other end of a link of kind k. */
+HK_INLINE hk_link_kind hk_link_other_end(hk_link_kind k) { return (hk_link_kind)(hk_link_sends(k) ? k + 1 : k - 1); }
+HK_ASSERT(HK_LINK_RECV == HK_LINK_SEND + 1 && HK_LINK_MCAST_RECV == HK_LINK_MCAST_SEND + 1 &&
+              HK_LINK_SUM_RECV == HK_LINK_SUM_SEND + 1 && HK_LINK_GATHER_RECV == HK_LINK_GATHER_SEND + 1 &&
+              HK_LINK_SCATTER_RECV == HK_LINK_SCATTER_SEND + 1,
+          "each receiving kind follows its sending kind");

@@ -1,9 +1,118 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A call as plain fields: collective or direction, type, operator, count, root. Ranks send these fields to each other
- * and print them in error messages. */
+/* The collectives, and a call as plain fields: collective or direction, type, operator, count, root. Ranks send these
+ * fields to each other and print them in error messages. C and CUDA C include this header. */
 #pragma once
 #include <stddef.h>
 #include <stdint.h>
+#include "limits.h"
+
+/* coll.def has a row for each collective; the following definitions are generated from it. */
+/* clang-format off */
+typedef enum hk_coll {
+#define HK_COLL(id, ...) HK_##id,
+#include "coll.def"
+  HK_COLL_COUNT,
+  HK_SENDRECV = HK_COLL_COUNT /* one send or one receive: collectives/transfer.h; no algorithm */
+} hk_coll;
+
+/* Sets of collectives, a bit each: masks, because device code reads them too. */
+enum {
+  HK_COLLS_REDUCE = 0
+#define HK_COLL(id, name, reduces, ...) | (reduces) << HK_##id
+#include "coll.def"
+  ,
+  HK_COLLS_ROOT = 0
+#define HK_COLL(id, name, reduces, root, ...) | (root) << HK_##id
+#include "coll.def"
+  ,
+  HK_COLLS_WHOLE = 0
+#define HK_COLL(id, name, reduces, root, whole, ...) | (whole) << HK_##id
+#include "coll.def"
+  ,
+  HK_COLLS_IN_EACH = 0
+#define HK_COLL(id, name, reduces, root, whole, in, ...) | (in) << HK_##id
+#include "coll.def"
+  ,
+  HK_COLLS_OUT_EACH = 0
+#define HK_COLL(id, name, reduces, root, whole, in, out, ...) | (out) << HK_##id
+#include "coll.def"
+  ,
+  HK_COLLS_IN_ROOT = 0
+#define HK_COLL(id, name, reduces, root, whole, in, out, in_root, ...) | (in_root) << HK_##id
+#include "coll.def"
+  ,
+  HK_COLLS_OUT_ROOT = 0
+#define HK_COLL(id, name, reduces, root, whole, in, out, in_root, out_root, ...) | (out_root) << HK_##id
+#include "coll.def"
+  ,
+  HK_COLLS_UNEVEN = 0
+#define HK_COLL(id, name, reduces, root, whole, in, out, in_root, out_root, bus, alias, from, part, plain) \
+  | (HK_##plain != HK_##id) << HK_##id
+#include "coll.def"
+};
+/* clang-format on */
+
+const char *hk_coll_name(hk_coll c); /* "AllReduce", as in NCCL's logs */
+/* The factor between algorithm and bus bandwidth, as in nccl-tests: the part of a message that must cross each rank's
+ * link. */
+double hk_coll_bus_factor(hk_coll c, int nranks);
+/* True if the collective is in the set.  False for HK_SENDRECV, and for an invalid number received over a wire. */
+HK_INLINE int hk_coll_in_set(unsigned set, hk_coll c) { return (unsigned)c < HK_COLL_COUNT && (set >> c & 1); }
+/* True if the collective reduces; if it has a root. */
+HK_INLINE int hk_coll_reduces(hk_coll c) { return hk_coll_in_set(HK_COLLS_REDUCE, c); }
+HK_INLINE int hk_coll_has_root(hk_coll c) { return hk_coll_in_set(HK_COLLS_ROOT, c); }
+typedef enum hk_partition { HK_PART_SPLIT, HK_PART_WHOLE } hk_partition;
+HK_INLINE hk_partition hk_coll_partition(hk_coll c) {
+  return hk_coll_in_set(~(unsigned)HK_COLLS_WHOLE, c) ? HK_PART_SPLIT : HK_PART_WHOLE;
+}
+/* The number of messages in the input and the output of one rank; for gather's output and scatter's input: the
+ * root's. */
+HK_INLINE int hk_coll_in_blocks(hk_coll c, int nranks) { return hk_coll_in_set(HK_COLLS_IN_EACH, c) ? nranks : 1; }
+HK_INLINE int hk_coll_out_blocks(hk_coll c, int nranks) { return hk_coll_in_set(HK_COLLS_OUT_EACH, c) ? nranks : 1; }
+/* True if the rank has an input, or an output. With a root, often only the root has one of them. */
+HK_INLINE int hk_coll_has_input(hk_coll c, int rank, int root) {
+  return !hk_coll_in_set(HK_COLLS_IN_ROOT, c) || rank == root;
+}
+HK_INLINE int hk_coll_has_output(hk_coll c, int rank, int root) {
+  return !hk_coll_in_set(HK_COLLS_OUT_ROOT, c) || rank == root;
+}
+/* uneven: each block has its own length.  pairs: each pair of ranks has its own length, which no third rank knows. */
+HK_INLINE int hk_coll_uneven(hk_coll c) { return hk_coll_in_set(HK_COLLS_UNEVEN, c); }
+HK_INLINE int hk_coll_pairs(hk_coll c) {
+  return hk_coll_in_set((unsigned)HK_COLLS_UNEVEN & (unsigned)HK_COLLS_IN_EACH & (unsigned)HK_COLLS_OUT_EACH, c);
+}
+/* The collective whose programs `c` uses (coll.def). */
+hk_coll hk_coll_plain(hk_coll c);
+/* Whether a call is in place. Ranks must agree about what they run, and they may differ in this. So it is
+ * HK_INPLACE_ANY, unless the user promises that all ranks do the same (HOCKET_PROGRAMS_BY_PLACE). */
+typedef enum hk_inplace { HK_INPLACE_ANY, HK_INPLACE_YES, HK_INPLACE_NO } hk_inplace;
+/* In place: the output block at the address of input block `block` of `rank`; -1: none. */
+int hk_coll_alias(hk_coll c, int rank, int nranks, int root, int block);
+/* The rank, and the block of its input, whose data output block `block` of `rank` holds. If the collective reduces, the
+ * output block holds the sum of block `part` of all ranks' inputs. */
+void hk_coll_source(hk_coll c, int rank, int nranks, int root, int block, int *from, int *part);
+
+/* A block of an uneven collective. */
+typedef struct hk_extent {
+  uint64_t at, bytes; /* from the start of the buffer; its length */
+} hk_extent;
+
+/* How a call divides its buffers, in bytes. */
+typedef struct hk_sizes {
+  uint64_t total;       /* length of a message that is divided into blocks */
+  uint64_t block_bytes; /* distance between blocks, and length of each block that the message's end does not clip */
+  uint64_t longest;     /* length of the longest block */
+  uint64_t chunk;       /* part of a block that one wave moves; not 0 */
+  /* Uneven collective: in_blocks extents of the input, then out_blocks of the output.  NULL: all blocks have equal
+   * length. */
+  const hk_extent *table;
+} hk_sizes;
+/* Makes sizes for whole or split messages, and computes `longest`. */
+HK_INLINE hk_sizes hk_sizes_of(hk_partition partition, uint64_t total, uint64_t block_bytes, uint64_t chunk) {
+  hk_sizes s = {total, block_bytes, block_bytes, chunk, 0};
+  if (partition == HK_PART_SPLIT && total < block_bytes) s.longest = total;
+  return s;
+}
 
 /* Values are ncclDataType_t's and ncclRedOp_t's (asserted in api/api_coll.c). */
 typedef enum hk_dtype {
@@ -32,10 +141,7 @@ const char *hk_p2p_name(hk_p2p p);
 
 /* These accept any value: a value that names nothing has size 0 and the name "unknown type" or "unknown operator". */
 static inline size_t hk_dtype_size(hk_dtype t) { /* bytes of an element */
-  static const uint8_t bytes[HK_DTYPE_COUNT] = {
-      [HK_I8] = 1,  [HK_U8] = 1,  [HK_I32] = 4, [HK_U32] = 4,  [HK_I64] = 8,  [HK_U64] = 8,
-      [HK_F16] = 2, [HK_F32] = 4, [HK_F64] = 8, [HK_BF16] = 2, [HK_E4M3] = 1, [HK_E5M2] = 1,
-  };
+  static const uint8_t bytes[HK_DTYPE_COUNT] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1};
   return (unsigned)t < HK_DTYPE_COUNT ? bytes[t] : 0;
 }
 const char *hk_dtype_name(hk_dtype t);

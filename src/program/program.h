@@ -29,109 +29,8 @@
 #include <stdint.h>
 #include <stdio.h>
 #include "../base/status.h"
-
-/* CUDA C reads this header too. */
-#ifdef __CUDACC__
-#define HK_INLINE static __host__ __device__ inline
-#else
-#define HK_INLINE static inline
-#endif
-#ifdef __cplusplus
-#define HK_ASSERT static_assert
-#else
-#define HK_ASSERT _Static_assert
-#endif
-
-/* coll.def has a row for each collective; the following definitions are generated from it. */
-/* clang-format off */
-typedef enum hk_coll {
-#define HK_COLL(id, ...) HK_##id,
-#include "coll.def"
-  HK_COLL_COUNT,
-  HK_SENDRECV = HK_COLL_COUNT /* one send or one receive: collectives/transfer.h; no algorithm */
-} hk_coll;
-
-/* Sets of collectives, a bit each: masks, because device code reads them too. */
-enum {
-  HK_COLLS_REDUCE = 0
-#define HK_COLL(id, name, reduces, ...) | (reduces) << HK_##id
-#include "coll.def"
-  ,
-  HK_COLLS_ROOT = 0
-#define HK_COLL(id, name, reduces, root, ...) | (root) << HK_##id
-#include "coll.def"
-  ,
-  HK_COLLS_WHOLE = 0
-#define HK_COLL(id, name, reduces, root, whole, ...) | (whole) << HK_##id
-#include "coll.def"
-  ,
-  HK_COLLS_IN_EACH = 0
-#define HK_COLL(id, name, reduces, root, whole, in, ...) | (in) << HK_##id
-#include "coll.def"
-  ,
-  HK_COLLS_OUT_EACH = 0
-#define HK_COLL(id, name, reduces, root, whole, in, out, ...) | (out) << HK_##id
-#include "coll.def"
-  ,
-  HK_COLLS_IN_ROOT = 0
-#define HK_COLL(id, name, reduces, root, whole, in, out, in_root, ...) | (in_root) << HK_##id
-#include "coll.def"
-  ,
-  HK_COLLS_OUT_ROOT = 0
-#define HK_COLL(id, name, reduces, root, whole, in, out, in_root, out_root, ...) | (out_root) << HK_##id
-#include "coll.def"
-  ,
-  HK_COLLS_UNEVEN = 0
-#define HK_COLL(id, name, reduces, root, whole, in, out, in_root, out_root, bus, alias, from, part, plain) \
-  | (HK_##plain != HK_##id) << HK_##id
-#include "coll.def"
-};
-/* clang-format on */
-
-const char *hk_coll_name(hk_coll c); /* "AllReduce", as in NCCL's logs */
-/* The factor between algorithm and bus bandwidth, as in nccl-tests: the part of a message that must cross each rank's
- * link. */
-double hk_coll_bus_factor(hk_coll c, int nranks);
-/* True if the collective is in the set.  False for HK_SENDRECV, and for an invalid number received over a wire. */
-HK_INLINE int hk_coll_in_set(unsigned set, hk_coll c) { return (unsigned)c < HK_COLL_COUNT && (set >> c & 1); }
-/* True if the collective reduces; if it has a root. */
-HK_INLINE int hk_coll_reduces(hk_coll c) { return hk_coll_in_set(HK_COLLS_REDUCE, c); }
-HK_INLINE int hk_coll_has_root(hk_coll c) { return hk_coll_in_set(HK_COLLS_ROOT, c); }
-typedef enum hk_partition { HK_PART_SPLIT, HK_PART_WHOLE } hk_partition;
-HK_INLINE hk_partition hk_coll_partition(hk_coll c) {
-  return hk_coll_in_set(~(unsigned)HK_COLLS_WHOLE, c) ? HK_PART_SPLIT : HK_PART_WHOLE;
-}
-/* The number of messages in the input and the output of one rank; for gather's output and scatter's input: the
- * root's. */
-HK_INLINE int hk_coll_in_blocks(hk_coll c, int nranks) { return hk_coll_in_set(HK_COLLS_IN_EACH, c) ? nranks : 1; }
-HK_INLINE int hk_coll_out_blocks(hk_coll c, int nranks) { return hk_coll_in_set(HK_COLLS_OUT_EACH, c) ? nranks : 1; }
-/* True if the rank has an input, or an output. With a root, often only the root has one of them. */
-HK_INLINE int hk_coll_has_input(hk_coll c, int rank, int root) {
-  return !hk_coll_in_set(HK_COLLS_IN_ROOT, c) || rank == root;
-}
-HK_INLINE int hk_coll_has_output(hk_coll c, int rank, int root) {
-  return !hk_coll_in_set(HK_COLLS_OUT_ROOT, c) || rank == root;
-}
-/* uneven: each block has its own length.  pairs: each pair of ranks has its own length, which no third rank knows. */
-HK_INLINE int hk_coll_uneven(hk_coll c) { return hk_coll_in_set(HK_COLLS_UNEVEN, c); }
-HK_INLINE int hk_coll_pairs(hk_coll c) {
-  return hk_coll_in_set((unsigned)HK_COLLS_UNEVEN & (unsigned)HK_COLLS_IN_EACH & (unsigned)HK_COLLS_OUT_EACH, c);
-}
-/* The collective whose programs `c` uses (coll.def). */
-hk_coll hk_coll_plain(hk_coll c);
-/* Whether a call is in place. Ranks must agree about what they run, and they may differ in this. So it is
- * HK_INPLACE_ANY, unless the user promises that all ranks do the same (HOCKET_PROGRAMS_BY_PLACE). */
-typedef enum hk_inplace { HK_INPLACE_ANY, HK_INPLACE_YES, HK_INPLACE_NO } hk_inplace;
-/* In place: the output block at the address of input block `block` of `rank`; -1: none. */
-int hk_coll_alias(hk_coll c, int rank, int nranks, int root, int block);
-/* The rank, and the block of its input, whose data output block `block` of `rank` holds. If the collective reduces, the
- * output block holds the sum of block `part` of all ranks' inputs. */
-void hk_coll_source(hk_coll c, int rank, int nranks, int root, int block, int *from, int *part);
-
-/* A block of an uneven collective. */
-typedef struct hk_extent {
-  uint64_t at, bytes; /* from the start of the buffer; its length */
-} hk_extent;
+#include "limits.h"
+#include "operation.h"
 
 typedef enum hk_space {
   HK_IN,      /* the user's input */
@@ -141,9 +40,6 @@ typedef enum hk_space {
 } hk_space;
 
 enum { HK_OPERAND_STEP = 1 }; /* in a repeat, iteration j uses link + j: links of one kind, made one after another */
-
-/* The most blocks of a space: a stride between any two of them fits. So many ranks can gather. */
-enum { HK_BLOCKS_MOST = (1 << 19) - 1, HK_RANKS_MOST = HK_BLOCKS_MOST, HK_LINKS_MOST = HK_BLOCKS_MOST };
 
 typedef struct hk_operand {
   uint64_t link : 19;  /* HK_LINK: index into the program's links */
@@ -192,36 +88,6 @@ typedef struct hk_instr {
 HK_ASSERT(sizeof(hk_operand) == 8, "an operand is 8 bytes");
 HK_ASSERT(sizeof(hk_instr) == 32, "an instruction is 32 bytes");
 
-typedef enum hk_link_kind {
-  HK_LINK_SEND,       /* to `peer` */
-  HK_LINK_RECV,       /* from `peer` */
-  HK_LINK_MCAST_SEND, /* one slot that every other rank of the host reads; peer is the rank itself */
-  HK_LINK_MCAST_RECV, /* reads the multicast slots of `peer` */
-  /* The network makes a sum (CollNet; inside a host, a switch: HK_INSTR_IN_SWITCH). The ranks of a group form a circle:
-   * a sending link names the next rank, a receiving link the previous one. Slot k of a receiving link is the sum of
-   * slot k of all sending links. */
-  HK_LINK_SUM_SEND,
-  HK_LINK_SUM_RECV,
-  /* The same for gathers and scatters. The n ranks of a group are numbered along the circle, from the lowest rank on.
-   * GATHER: the receiving links get slot k of each sending link, as slots k n to k n + n - 1. SCATTER: slot k of the
-   * rank with number m is the sum of slots k n + m. */
-  HK_LINK_GATHER_SEND,
-  HK_LINK_GATHER_RECV,
-  HK_LINK_SCATTER_SEND,
-  HK_LINK_SCATTER_RECV
-} hk_link_kind;
-enum { HK_LINK_KINDS = HK_LINK_SCATTER_RECV + 1 };
-HK_INLINE int hk_link_sends(hk_link_kind k) {
-  return k == HK_LINK_SEND || k == HK_LINK_MCAST_SEND || k == HK_LINK_SUM_SEND || k == HK_LINK_GATHER_SEND ||
-         k == HK_LINK_SCATTER_SEND;
-}
-/* True for a link of a group. */
-HK_INLINE int hk_link_in_group(hk_link_kind k) { return k >= HK_LINK_SUM_SEND; }
-/* True if a round has n slots at one end of the link and one slot at the other (gather, scatter). */
-HK_INLINE int hk_link_in_rounds(hk_link_kind k) { return k >= HK_LINK_GATHER_SEND; }
-/* The most ranks of a host that are in such groups, each in a different group; NCCL's limit on a host. */
-enum { HK_SUM_GROUPS = 8 };
-
 /* A link need. Two links with equal (kind pair, peers, channel) on the two ranks are the two ends of one connection. A
  * program has at most one link of a kind to a peer on a channel. If lane i of one rank communicates with lane i of the
  * other, the channel is the lane's number. A root that turns a tree's upward stream into the downward one communicates
@@ -234,13 +100,6 @@ typedef struct __attribute__((packed, aligned(2))) hk_link_need {
   uint8_t reserved;
 } hk_link_need;
 HK_ASSERT(sizeof(hk_link_need) == 6, "programs of many ranks are mostly links");
-
-/* The kind of the other end of a link of kind k. */
-HK_INLINE hk_link_kind hk_link_other_end(hk_link_kind k) { return (hk_link_kind)(hk_link_sends(k) ? k + 1 : k - 1); }
-HK_ASSERT(HK_LINK_RECV == HK_LINK_SEND + 1 && HK_LINK_MCAST_RECV == HK_LINK_MCAST_SEND + 1 &&
-              HK_LINK_SUM_RECV == HK_LINK_SUM_SEND + 1 && HK_LINK_GATHER_RECV == HK_LINK_GATHER_SEND + 1 &&
-              HK_LINK_SCATTER_RECV == HK_LINK_SCATTER_SEND + 1,
-          "each receiving kind follows its sending kind");
 
 typedef struct hk_lane {
   uint32_t first, count; /* instructions */

@@ -8,6 +8,7 @@
 #include "../decide/filter.h"
 #include "../decide/machine.h"
 #include "../decide/select.h"
+#include "../program/program.h"
 #include "collnet.h"
 #include "selection.h"
 #include "tuner.h"

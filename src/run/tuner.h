@@ -4,7 +4,8 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-#include "../program/program.h"
+#include "../base/status.h"
+#include "../program/operation.h"
 
 struct hk_decision; /* decide/select.h */
 struct hk_filter;   /* decide/filter.h */

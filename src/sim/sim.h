@@ -13,7 +13,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
-#include "../program/program.h"
+#include "../base/status.h"
+#include "../program/operation.h"
 
 struct hk_algorithm; /* collectives/algorithm.h */
 struct hk_cluster;   /* topo/topo.h */

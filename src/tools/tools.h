@@ -20,7 +20,7 @@
 #include <stdint.h>
 #include <stdio.h>
 #include "../base/status.h"
-#include "../program/program.h"
+#include "../program/operation.h"
 
 /* Exit codes of every command. */
 enum {

@@ -2,7 +2,6 @@
 /* The functions of the FIFO link that are not inlined. link.h describes the protocol. */
 #include "link.h"
 #include "../base/wait.h"
-#include "../program/program.h"
 #include "places.h"
 #include "transport.h"
 

@@ -15,7 +15,6 @@
 #include "../base/param.h"
 #include "../base/tcp.h"
 #include "../device/host.h"
-#include "../program/program.h"
 #include "net/net.h"
 #include "peer.h"
 #include "registry.h"

@@ -14,7 +14,6 @@
 #include "../base/tcp.h"
 #include "../base/thread.h"
 #include "../device/host.h"
-#include "../program/program.h"
 #include "net/net.h"
 #include "peer.h"
 #include "registry.h"

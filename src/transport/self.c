@@ -19,7 +19,6 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 #include "../base/param.h"
-#include "../program/program.h"
 #include "registry.h"
 #include "transport.h"
 

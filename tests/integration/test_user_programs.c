@@ -9,6 +9,7 @@
 #include "../../src/decide/folder.h"
 #include "../../src/decide/programs.h"
 #include "../../src/formats/json_tree.h"
+#include "../../src/program/program.h"
 #include "../../src/run/plans.h"
 #include "../support/msccl_files.h"
 #include "../support/mscclpp_files.h"

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "../../src/formats/file.h"
+#include "../../src/program/program.h"
 #include "../support/broken.h"
 #include "../support/msccl_files.h"
 #include "../support/suite.h"

@@ -5,6 +5,7 @@
 #include <string.h>
 #include "../../src/formats/file.h"
 #include "../../src/formats/json_tree.h"
+#include "../../src/program/program.h"
 #include "../support/broken.h"
 #include "../support/mscclpp_files.h"
 #include "../support/suite.h"

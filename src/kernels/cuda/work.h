@@ -33,8 +33,7 @@
 #pragma once
 #include <stdbool.h>
 #include <stdint.h>
-#include "../../program/cursor.h"
-#include "../../program/limits.h"
+#include "../../program/operation.h"
 #include "link_end.h"
 
 enum {

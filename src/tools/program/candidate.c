@@ -54,7 +54,7 @@ hk_status hk_candidate_build(hk_program ***out, const hk_candidate *c, const hk_
   char name[24];
   *out = NULL;
   for (int i = 0; i < c->nparts; i++) {
-    const hk_build what = {.coll = coll, .nranks = nranks, .layout = site->inputs.layout, .channel = c->parts[i].order};
+    const hk_build what = {.coll = coll, .nranks = nranks, .layout = site->layout, .channel = c->parts[i].order};
     HK_TRY(hk_proof_build(c->parts[i].algorithm, &what, &base[i]), out);
     parts[i] = (hk_variation){.programs = base[i],
                               .copies = c->parts[i].copies,

@@ -2,6 +2,7 @@
 /* `hocket program price`: compares the programs of a file with the built-in choice. */
 #include "../../base/json.h"
 #include "../../decide/protocol.h"
+#include "../../program/program.h"
 #include "../../sim/sim.h"
 #include "../../topo/topo.h"
 #include "../machine.h"
@@ -80,8 +81,8 @@ static void price_notes(const hk_program_set *s, const hk_site *site, const opti
     printf("The library uses the file from %s%s%s only.\n", hk_tool_bytes(least, (size_t)s->least),
            s->most ? " to " : " on", s->most ? hk_tool_bytes(most, (size_t)s->most) : "");
   putchar('\n');
-  hk_tool_wrap(stdout, 0, hk_tool_accuracy(text, site->inputs.cluster, o->begin, o->end, false));
-  hk_tool_remarks(site->inputs.cluster->kinds[0], stdout);
+  hk_tool_wrap(stdout, 0, hk_tool_accuracy(text, site->cluster, o->begin, o->end, false));
+  hk_tool_remarks(site->cluster->kinds[0], stdout);
 }
 
 static hk_status price_table(const hk_program_set *s, const hk_site *site, const options *o) {
@@ -100,7 +101,7 @@ static hk_status price_json(const hk_program_set *s, const hk_site *site, const 
   hk_json_put_text(w, "machine", site->name);
   hk_json_put_text(w, "collective", hk_coll_name((hk_coll)s->programs[0]->coll));
   hk_json_put_integer(w, "ranks", s->nranks);
-  hk_json_put_text(w, "accuracy", hk_tool_accuracy(text, site->inputs.cluster, o->begin, o->end, false));
+  hk_json_put_text(w, "accuracy", hk_tool_accuracy(text, site->cluster, o->begin, o->end, false));
   hk_json_begin(w, "results", '[');
   const hk_status rc = price_sizes(s, site, o, NULL, w);
   hk_json_close(w);

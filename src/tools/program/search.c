@@ -109,7 +109,7 @@ static int search_fastest(search *x, const hk_trial **out, int most, bool best) 
 
 static void search_lanes(search *x, const hk_algorithm *a) {
   static const unsigned forms[][2] = {{2, 1}, {4, 1}, {8, 1}, {1, 2}, {1, 4}, {2, 2}};
-  const hk_layout *l = x->site.inputs.layout;
+  const hk_layout *l = x->site.layout;
   for (size_t k = 0; k < HK_ARRAY_LENGTH(forms); k++) {
     hk_candidate c;
     memset(&c, 0, sizeof c);
@@ -304,7 +304,7 @@ static hk_status search_write(FILE *to, const void *what) {
 }
 
 static int search_save(const search *x, const hk_trial *best) {
-  hk_program **programs;
+  struct hk_program **programs;
   const hk_status rc = hk_candidate_build(&programs, &best->what, &x->site, x->o->coll);
   if (rc != HK_OK) return hk_tool_failed(rc);
   const hk_program_set set = {.programs = programs, .nranks = x->nranks, .in_place = true, .out_of_place = true};

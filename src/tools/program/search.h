@@ -4,6 +4,7 @@
 #include "../../sim/sim.h"
 
 struct hk_algorithm; /* collectives/algorithm.h */
+struct hk_program;   /* program/program.h */
 struct hk_site;      /* site.h */
 
 enum { HK_CANDIDATE_PARTS = 8, HK_CANDIDATE_RANKS = 1024, HK_CANDIDATE_WORDS = 256 };
@@ -29,6 +30,6 @@ typedef struct hk_trial {
 /* "ring, 2 copies, and tree"; text needs HK_CANDIDATE_WORDS bytes and is returned. */
 const char *hk_candidate_words(char *text, const hk_candidate *c, int nranks);
 /* The programs of all ranks; HK_ERR_ARGUMENT: they would be too large. */
-hk_status hk_candidate_build(hk_program ***out, const hk_candidate *c, const struct hk_site *site, hk_coll coll);
+hk_status hk_candidate_build(struct hk_program ***out, const hk_candidate *c, const struct hk_site *site, hk_coll coll);
 /* Builds, proves and simulates t->what. HK_OK if `proved` is false, too: the candidate cannot be used. */
 hk_status hk_trial_run(hk_trial *t, const struct hk_site *site, hk_coll coll, size_t bytes, int protocol);

@@ -2,7 +2,6 @@
 /* Gives a provider the place for an arriving message, and publishes the message to the lane. */
 #include "../../base/log.h"
 #include "../../device/device.h"
-#include "../../program/program.h"
 #include "net.h"
 
 void *hk_net_place(const hk_net_end *e, uint32_t bytes, bool *direct) {

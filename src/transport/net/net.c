@@ -10,7 +10,6 @@
 #include "../../base/log.h"
 #include "../../base/param.h"
 #include "../../base/tls.h"
-#include "../../program/program.h"
 #include "plugin/plugin.h" /* NCCL's net plugins, which are preferred to the table's providers */
 
 extern const hk_transport hk_transport_net; /* registry.c names it */

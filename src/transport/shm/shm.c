@@ -5,7 +5,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include "../../base/param.h"
-#include "../../program/program.h"
 #include "../peer.h"
 #include "../registry.h"
 #include "../status_page.h"

@@ -2,7 +2,6 @@
 /* The layout of the arena, its mapping, and the links in it: see shm_arena.h. */
 #include "shm_arena.h"
 #include <sys/mman.h>
-#include "../../program/program.h"
 #include "../status_page.h"
 #include "shm.h"
 

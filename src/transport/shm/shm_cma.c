@@ -18,7 +18,6 @@
 #include <sys/uio.h> /* process_vm_readv */
 #include "../../base/log.h"
 #include "../../base/param.h"
-#include "../../program/program.h"
 #include "../peer.h"
 #include "shm_state.h"
 

@@ -14,7 +14,6 @@
 #include <string.h>
 #include <unistd.h> /* getpid */
 #include "../../base/log.h"
-#include "../../program/program.h"
 #include "shm_state.h"
 
 enum { MOST = HK_SHM_CMA_MIN_BYTES, REPEATS = 8, CMA_REPEATS = 2, PAGE = 4096, ENOUGH_NS = 8000000 };

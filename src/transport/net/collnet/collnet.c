@@ -8,7 +8,6 @@
 #include "../../../base/fork.h"
 #include "../../../base/log.h"
 #include "../../../base/param.h"
-#include "../../../program/program.h"
 #include "collnet_plugin.h"
 
 enum { WINDOW = COLLNET_WINDOW };

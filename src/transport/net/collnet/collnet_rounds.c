@@ -3,7 +3,6 @@
  * of a round one after another, so a round has its own memory outside the FIFOs. A gather's blocks arrive there, and
  * slots refer to them. Data for a scatter is copied there, and its slots are given back at once. */
 #include <string.h>
-#include "../../../program/program.h"
 #include "collnet_plugin.h"
 
 static char *collnet_rounds_place_of(const collnet_rounds *r, uint64_t round) {

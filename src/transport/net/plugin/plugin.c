@@ -8,7 +8,6 @@
 #include <time.h>
 #include "../../../base/array.h"
 #include "../../../base/param.h"
-#include "../../../program/program.h"
 
 enum {
   HEADER = offsetof(hk_slot, small),

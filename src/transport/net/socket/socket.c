@@ -13,7 +13,6 @@
 #include "../../../base/log.h"
 #include "../../../base/param.h"
 #include "../../../base/tcp.h"
-#include "../../../program/program.h"
 #include "../../peer.h"
 
 enum {
