@@ -8,6 +8,7 @@
 #include <sys/mman.h>
 #include "../../../base/array.h"
 #include "../../../base/tcp.h"
+#include "ib_state.h"
 
 hk_status hk_ib_conn_new(hk_ib_ctx *x, int peer, int channel, void *arena, size_t arena_bytes, hk_ib_conn **out) {
   uint32_t n = x->env->nslots, index = 0;
@@ -48,6 +49,20 @@ no_memory:
   if (c) free(c->tx.pending);
   free(c);
   return HK_FAIL_ERRNO("no memory for the connection to rank %d", peer);
+}
+
+void hk_ib_conn_free(hk_ib_conn *c) {
+  hk_ib_ctx *x = c->ctx;
+  hk_ib_send_bye(c);
+  hk_ib_drop_qps(c);
+  hk_ib_free_memory(c);
+  if (c->control.fd >= 0) hk_tcp_close(c->control.fd);
+  if (c->arena && (c->dials || !c->remote.n)) munmap(c->arena, c->arena_bytes);
+  free(c->tx.pending);
+  hk_ib_leave_active(c);
+  x->conns[c->index] = NULL;
+  x->nconns--;
+  free(c);
 }
 
 void hk_ib_stir(hk_ib_conn *c) {

@@ -8,7 +8,7 @@
 typedef struct hk_ib_conn hk_ib_conn;     /* ib_conn.h */
 typedef struct hk_ib_region hk_ib_region; /* ib_memory.c */
 
-/* ib.c: calls of progress. They look at the active connections alone, which may have something to move, and now and
+/* ib_progress.c: its calls. They look at the active connections alone, which may have something to move, and now and
  * then at a few others. */
 typedef struct hk_ib_progress {
   hk_ib_conn **active;     /* [room] */
@@ -86,3 +86,18 @@ static inline hk_wait_env hk_ib_wait_env(const hk_ib_ctx *x) {
 /* Finds which ports are near the rank's GPU, and which can register its memory. Sorts x->ports and removes those that
  * do not fit. Before the first connection; takes the lock. */
 void hk_ib_gpu_find_ports(hk_ib_ctx *x);
+
+/* ---- ib_context.c: of the provider's table (net.h) ---- */
+bool hk_ib_usable(const struct hk_settings *set, char *why, size_t why_bytes);
+hk_status hk_ib_init(const hk_transport_env *env, void **out, void *fact);
+void hk_ib_join(void *ctx, const char *facts, size_t stride);
+bool hk_ib_reachable(void *ctx, int a, int b, char *why, size_t why_bytes);
+void hk_ib_fini(void *ctx);
+
+/* ---- ib_tick.c: the service thread's part ---- */
+/* From here on the service thread does what connections need, until ticking stops; not under the lock. */
+hk_status hk_ib_start_ticking(hk_ib_ctx *x);
+void hk_ib_stop_ticking(hk_ib_ctx *x);
+
+void hk_ib_control_end(hk_ib_ctx *x); /* ib_control.c: ends the thread; not under the lock */
+void hk_ib_user_free(hk_ib_ctx *x);   /* ib_memory.c */

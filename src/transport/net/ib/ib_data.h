@@ -112,6 +112,11 @@ hk_status hk_ib_return_credit(hk_ib_conn *c);     /* writes the credit to the pe
 hk_status hk_ib_poll(hk_ib_ctx *x, bool *moved);     /* takes completions of all devices */
 hk_status hk_ib_deliver(hk_ib_conn *c, bool *moved); /* hands messages that have arrived to the lane */
 
+/* ---- ib_progress.c: of the provider's table (net.h) ---- */
+hk_status hk_ib_make_progress(void *ctx, bool *moved);
+void hk_ib_ring(void *ctx, hk_net_end *e);
+void hk_ib_sleep(void *ctx);
+
 /* ---- ib_keys.c: keys of windows for one-sided operations ---- */
 /* At the arena's start: the counters of a connection for one-sided operations. */
 static inline _Atomic uint64_t *hk_ib_counters(const hk_ib_conn *c) { return (_Atomic uint64_t *)(void *)c->arena; }

@@ -12,8 +12,7 @@ bool hk_ib_is_registered(hk_ib_ctx *x, const void *data, size_t bytes);
  * user has not registered it. `writes`: it must allow writes of the peer's card. */
 hk_ibv_mr *hk_ib_user_mr(hk_ib_ctx *x, hk_ib_device *d, const void *data, size_t bytes, bool writes);
 void hk_ib_user_leave(hk_ib_ctx *x, const hk_ib_device *d); /* deregisters all of it from the device */
-void hk_ib_user_free(hk_ib_ctx *x);
-void hk_ib_place_min(hk_ib_ctx *x, hk_link *link); /* sets link->place_min */
+void hk_ib_place_min(hk_ib_ctx *x, hk_link *link);          /* sets link->place_min */
 
 /* ---- ib_gpu.c: payloads in a GPU's memory ---- */
 bool hk_ib_takes_gpu(void *ctx, const hk_net_end *e); /* the provider's takes_gpu */

@@ -90,7 +90,6 @@ hk_status hk_ib_control_check(hk_ib_conn *c, uint64_t now);
 /* Once a second: takes a new control connection for one that only the peer has lost. If a lane `waits` and the control
  * connection is silent, asks the peer's card whether its host is there. */
 hk_status hk_ib_control_ask(hk_ib_conn *c, uint64_t now, bool waits);
-void hk_ib_control_end(hk_ib_ctx *x); /* ends the thread; not under the lock */
 
 /* ---- ib_step.c: steps of a connection ---- */
 /* Goes on with connecting and repairing, and reads the control socket; `now` is hk_now_ns(). Never blocks on the peer,
@@ -103,7 +102,3 @@ hk_status hk_ib_handle_events(hk_ib_ctx *x);
 /* Closes devices that have failed once nothing of theirs is used, and opens them again when that is possible: after a
  * second, and after twice as long each time that they fail. */
 void hk_ib_devices_return(hk_ib_ctx *x, uint64_t now);
-
-/* ---- ib_tick.c: the service thread's part ---- */
-/* From here on the service thread does what connections need; not under the lock. */
-hk_status hk_ib_start_ticking(hk_ib_ctx *x);

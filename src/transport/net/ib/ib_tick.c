@@ -56,3 +56,9 @@ hk_status hk_ib_start_ticking(hk_ib_ctx *x) {
   pthread_mutex_unlock(&x->lock);
   return rc;
 }
+
+void hk_ib_stop_ticking(hk_ib_ctx *x) {
+  if (x->tick.timer < 0) return;
+  hk_service_remove(x->env->service, x->tick.timer);
+  close(x->tick.timer);
+}
