@@ -22,7 +22,7 @@ mkdir -p "$folder"
 # A virtual environment with these packages; false, with the reason in $reason, if the index does not have them.
 have() { # environment, then options and packages of wheels.py...
   local env=$folder/$1 python="$folder/$1/bin/python" stamp
-  stamp=$folder/$(tr -c '[:alnum:].\n' '-' <<<"$*").installed
+  stamp=$folder/$1-$(sha1sum <<<"$*" | cut -c 1-16).installed  # the list is too long for a file's name
   shift
   [ -e "$stamp" ] && return
   reachable || { reason="the package index cannot be reached"; return 1; }
