@@ -41,12 +41,14 @@ bad() { # name: shows what it said
 }
 
 trains() { # one of torch_clients.py
-  local as loss=() ms=() least=() name launch=(-m hocket.run -n 2)
+  local as loss=() ms=() least=() name rc reason launch=(-m hocket.run -n 2)
   [ "$1" != ray ] || launch=()  # it starts its ranks
   [[ $1 == *${ONLY:-}* ]] || return 0
   for as in 0 1; do
-    HOCKET_TORCH_AS_GLOO=$as timeout -k 5 600 "$env/bin/python" "${launch[@]}" $here/torch_clients.py "$1" >"$tmp/out" 2>&1 ||
-      { bad "$1" "exit code $?"; return; }
+    HOCKET_TORCH_AS_GLOO=$as timeout -k 5 600 "$env/bin/python" "${launch[@]}" $here/torch_clients.py "$1" >"$tmp/out" 2>&1
+    rc=$? reason=$(sed -n 's/^SKIP: //p' "$tmp/out")
+    if [ -n "$reason" ]; then skipped=$((skipped + 1)); line SKIP "$1" "$reason"; return; fi
+    if [ $rc != 0 ]; then bad "$1" "exit code $rc"; return; fi
     read -r name "loss[$as]" "ms[$as]" "least[$as]" < <(grep -E '^[a-z:]+ [0-9.]+ [0-9.]+ [0-9.]+$' "$tmp/out")
     if [ "$as" = 1 ] && [ "$name" != hocket ]; then bad "$1" "it runs on ${name:-nothing}"; return; fi
   done

@@ -7,6 +7,7 @@ and the time of a step, median and least in milliseconds. torch_clients.py ray s
 import json
 import os
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -138,13 +139,18 @@ def by_ray():
             with open(os.path.join(folder, "said"), "w") as file:
                 json.dump([loss.item() / dist.get_world_size(), times, dist.get_backend()], file)
 
-    ray.init(num_cpus=2, include_dashboard=False, object_store_memory=2**27)
+    # Ray gives its agent 15 s to start (ray-project/ray#65983), and reading it from a disk can take longer.
+    subprocess.run([sys.executable, "-c", "import ray.dashboard.agent"], check=True)
     with tempfile.TemporaryDirectory() as folder:
+        try:
+            ray.init(num_cpus=2, include_dashboard=False, object_store_memory=2**27, _temp_dir=folder)
+        except Exception as error:
+            sys.exit(f"SKIP: Ray does not start on this machine: {error}" if "timed out during startup" in str(error) else error)
         ray.train.torch.TorchTrainer(train, scaling_config=ray.train.ScalingConfig(num_workers=2),
                                      run_config=ray.train.RunConfig(storage_path=folder)).fit()
         with open(os.path.join(folder, "said")) as file:
             said = json.load(file)
-    ray.shutdown()
+        ray.shutdown()
     return said
 
 
