@@ -22,9 +22,8 @@ static hk_status choose_decide(ncclComm_t c, const hk_call *op, hk_choice *choic
   hk_coll coll = (hk_coll)op->coll;
   hk_launch *a = &choice->launch;
   size_t unit = hk_dtype_size((hk_dtype)op->dtype), bytes = hk_selection_count(op) * unit;
-  size_t whole = hk_selection_bytes(c, op);
   hk_decision d;
-  HK_TRY(hk_selection_decide(c, op, whole, &d), out);
+  HK_TRY(hk_selection_decide(c, op, &d), out);
   HK_TRY(hk_plan_get(c, d.algorithm, d.channels, op, hk_coll_has_root(coll) ? op->root : 0, &choice->plan), out);
   const hk_program *p = choice->plan->program;
   *a = (hk_launch){.total = bytes, .unit = unit, .block_bytes = hk_block_bytes(p, bytes, unit)};

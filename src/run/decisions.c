@@ -26,7 +26,8 @@ static size_t decisions_uneven_count(const hk_call *op) {
 
 size_t hk_selection_count(const hk_call *op) { return op->blocks ? decisions_uneven_count(op) : op->count; }
 
-size_t hk_selection_bytes(ncclComm_t c, const hk_call *op) {
+/* Of the larger of a rank's buffers. */
+static size_t decisions_bytes(ncclComm_t c, const hk_call *op) {
   size_t bytes = hk_selection_count(op) * hk_dtype_size((hk_dtype)op->dtype);
   bool parts = hk_coll_partition((hk_coll)op->coll) == HK_PART_WHOLE;
   return parts ? bytes * (size_t)c->nranks : bytes;
@@ -56,7 +57,8 @@ static void decisions_helpers(ncclComm_t c, const hk_call *op, bool *in_switch, 
   *in_network = team->in_network && hk_collnet_can(c, op->coll, op->dtype, hk_call_op(op));
 }
 
-hk_machine hk_selection_machine_for(ncclComm_t c, const hk_call *op) {
+/* The communicator's machine with what this call can use of it. */
+static hk_machine decisions_machine_for(ncclComm_t c, const hk_call *op) {
   hk_machine m = *c->selection->machine;
   decisions_helpers(c, op, &m.team.in_switch, &m.team.in_network);
   /* With LL protocols, two ranks that disagree about a length could wait for lines that the other rank sends in another
@@ -67,7 +69,7 @@ hk_machine hk_selection_machine_for(ncclComm_t c, const hk_call *op) {
 }
 
 hk_status hk_selection_check(ncclComm_t c, const hk_call *op, const char *who) {
-  hk_machine m = hk_selection_machine_for(c, op);
+  hk_machine m = decisions_machine_for(c, op);
   hk_filter filter = decisions_filter(c, op);
   hk_decision d;
   const struct hk_algorithm *const *all = hk_filter_algorithms(&filter);
@@ -75,7 +77,7 @@ hk_status hk_selection_check(ncclComm_t c, const hk_call *op, const char *who) {
     for (int p = 0; p < HK_PROTO_COUNT; p++) {
       bool can;
       HK_OR_RETURN(
-          hk_select_one(&m, &filter, (hk_coll)op->coll, hk_selection_bytes(c, op), all[i], (hk_protocol)p, &d, &can));
+          hk_select_one(&m, &filter, (hk_coll)op->coll, decisions_bytes(c, op), all[i], (hk_protocol)p, &d, &can));
       if (can) return HK_OK;
     }
   return HK_FAIL(
@@ -88,7 +90,7 @@ hk_status hk_selection_check(ncclComm_t c, const hk_call *op, const char *who) {
 /* Asks the model, a tuning file and a plugin for the decision. */
 static hk_status decisions_ask(ncclComm_t c, const hk_call *op, size_t bytes, hk_decision *d) {
   const hk_coll coll = (hk_coll)op->coll;
-  const hk_machine m = hk_selection_machine_for(c, op);
+  const hk_machine m = decisions_machine_for(c, op);
   const hk_filter filter = decisions_filter(c, op);
   hk_tuner *tuner = c->selection->tuner;
   HK_OR_RETURN(hk_select(&m, &filter, coll, bytes, d));
@@ -97,7 +99,7 @@ static hk_status decisions_ask(ncclComm_t c, const hk_call *op, size_t bytes, hk
 
 hk_status hk_selection_price(ncclComm_t c, const hk_call *op, double *us) {
   hk_decision d;
-  HK_OR_RETURN(decisions_ask(c, op, hk_selection_bytes(c, op), &d));
+  HK_OR_RETURN(decisions_ask(c, op, decisions_bytes(c, op), &d));
   *us = d.us;
   return HK_OK;
 }
@@ -112,9 +114,10 @@ static void decisions_warn_overruled(ncclComm_t c, hk_coll coll, const hk_decisi
   c->selection->overruled |= 1u << coll;
 }
 
-hk_status hk_selection_decide(ncclComm_t c, const hk_call *op, size_t bytes, hk_decision *d) {
+hk_status hk_selection_decide(ncclComm_t c, const hk_call *op, hk_decision *d) {
   const hk_selection *s = c->selection;
   const struct hk_algorithm *const *all = hk_filter_algorithms(s->filter);
+  const size_t bytes = decisions_bytes(c, op);
   hk_class_decision *kept = NULL;
   int kind = 0;
   if (!op->asks && !s->tuner && !s->filter->rules) {
@@ -142,7 +145,7 @@ hk_status hk_selection_decide(ncclComm_t c, const hk_call *op, size_t bytes, hk_
 /* The machine as a call by a plan sees it. */
 static hk_machine decisions_machine_of(ncclComm_t c, const hk_call *op, hk_protocol protocol, const hk_program *p,
                                        unsigned channels) {
-  hk_machine m = hk_selection_machine_for(c, op);
+  hk_machine m = decisions_machine_for(c, op);
   if (channels <= 1 && protocol == HK_PROTO_SIMPLE && !p->traits.switch_span) return m;
   hk_machine as = hk_machine_as(&m, protocol, (int)channels);
   as.slot_bytes = c->backend->slot_bytes(c, p, hk_collnet_slot_bytes(c, p, as.slot_bytes));
@@ -152,7 +155,7 @@ static hk_machine decisions_machine_of(ncclComm_t c, const hk_call *op, hk_proto
 hk_status hk_selection_decide_execution(ncclComm_t c, const hk_call *op, const hk_program *p, unsigned channels,
                                         hk_decision *d) {
   const hk_coll coll = (hk_coll)op->coll;
-  const size_t whole = hk_selection_bytes(c, op);
+  const size_t whole = decisions_bytes(c, op);
   const hk_request request = {
       .coll = coll, .bytes = whole, .unit = hk_dtype_size((hk_dtype)op->dtype), .uneven = op->blocks};
   hk_machine m = decisions_machine_of(c, op, d->protocol, p, channels);

@@ -42,13 +42,10 @@ typedef struct hk_selection {
 /* The elements of a block on which the choice is based; equal on all ranks. For an uneven collective: of the longest
  * block, rounded up to a power of two, so that calls with other counts often need no new choice. */
 size_t hk_selection_count(const struct hk_call *op);
-size_t hk_selection_bytes(ncclComm_t c, const struct hk_call *op); /* of the larger of a rank's buffers */
-/* The communicator's machine with what this call can use of it. */
-struct hk_machine hk_selection_machine_for(ncclComm_t c, const struct hk_call *op);
-/* The decision for a call of `bytes`. Plain calls get the one for another size of the class if there was one; its price
- * is then not known. Rules and plugins see each size. Warns if NCCL_ALGO
- * allows no batch-invariant algorithm where one is wanted. */
-hk_status hk_selection_decide(ncclComm_t c, const struct hk_call *op, size_t bytes, struct hk_decision *d);
+/* The decision for a call. Plain calls get the one for another size of the class if there was one; its price is then
+ * not known. Rules and plugins see each size. Warns if NCCL_ALGO allows no batch-invariant algorithm where one is
+ * wanted. */
+hk_status hk_selection_decide(ncclComm_t c, const struct hk_call *op, struct hk_decision *d);
 /* Then adds how its data travels, and its chunk, if the program is bound to so many channels. */
 hk_status hk_selection_decide_execution(ncclComm_t c, const struct hk_call *op, const struct hk_program *p,
                                         unsigned channels, struct hk_decision *d);
