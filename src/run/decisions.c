@@ -148,7 +148,8 @@ static hk_machine decisions_machine_of(ncclComm_t c, const hk_call *op, hk_proto
   hk_machine m = decisions_machine_for(c, op);
   if (channels <= 1 && protocol == HK_PROTO_SIMPLE && !p->traits.switch_span) return m;
   hk_machine as = hk_machine_as(&m, protocol, (int)channels);
-  as.slot_bytes = c->backend->slot_bytes(c, p, hk_collnet_slot_bytes(c, p, as.slot_bytes));
+  as.slot_bytes = hk_collnet_slot_bytes(c, p, as.slot_bytes);
+  if (c->backend->slot_bytes) as.slot_bytes = c->backend->slot_bytes(c, p, as.slot_bytes);
   return as;
 }
 

@@ -32,12 +32,6 @@ static bool host_backend_free_memory(void *p, hk_status *rc) {
   return true;
 }
 
-static size_t host_backend_slot_bytes(const struct ncclComm *c, const struct hk_program *p, size_t bytes) {
-  (void)p;
-  (void)c;
-  return bytes;
-}
-
 /* ---- calls ---- */
 
 /* The check of a transfer's buffer is skipped if the last transfer had the same buffer. Transfers have a fixed plan, so
@@ -195,7 +189,6 @@ const hk_backend hk_backend_host = {
     .machine = hk_host_machine,
     .most_channels = hk_host_most_channels,
     .bind = hk_host_bind,
-    .slot_bytes = host_backend_slot_bytes,
     .check = host_backend_check,
     .hold = host_backend_hold,
     .run_one = run_one,
