@@ -114,7 +114,7 @@ void hk_bootstrap_leave(hk_bootstrap *b) {
 }
 
 /* A rank that fails before the rank before it has connected cannot notify that rank. That rank connects soon, unless it
- * fails, too; if this rank were gone by then, it would blame this one, whatever the cause. */
+ * fails, too; if this rank were gone by then, it would name this one, whatever the cause. */
 static void bootstrap_await_previous(hk_bootstrap *b) {
   hk_wait_env env = {.spins = 0};
   uint64_t deadline_ns = hk_now_ns() + PREVIOUS_NS;

@@ -129,7 +129,7 @@ static void event_infer_deaths(hk_bootstrap *b, const hk_event *dead) {
   }
 }
 
-void hk_event_came(hk_bootstrap *b, const hk_event *e, const hk_overlay_link *from) {
+void hk_event_received(hk_bootstrap *b, const hk_event *e, const hk_overlay_link *from) {
   if (!event_note(b, e)) return;
   HK_INFO(HK_SUB_INIT | HK_SUB_BOOTSTRAP, "rank %d of %d: event %d about rank %d: %s", b->rank, b->nranks, e->kind,
           e->rank, e->text);
@@ -167,7 +167,7 @@ void hk_event_work(void *arg, int fd, uint32_t events) {
     hk_event e;
     const hk_overlay_link *from = hk_link_to(b, !m->towards_next, m->frame.round);
     if (hk_event_decode(&e, m->data, m->frame.bytes, b->nranks))
-      hk_event_came(b, &e, m->from == b->rank ? NULL : from); /* this rank's own event goes to all neighbours */
+      hk_event_received(b, &e, m->from == b->rank ? NULL : from); /* this rank's own event goes to all neighbours */
     free(m);
   }
 }

@@ -198,8 +198,8 @@ hk_status hk_report_check(void *bootstrap, uint64_t waited_ns);
 bool hk_event_is_notice(const hk_event *e);
 /* On the service thread: processes an event. `from`: the link over which it arrived or whose end caused it; NULL: an
  * event of this rank. */
-void hk_event_came(hk_bootstrap *b, const hk_event *event, const hk_overlay_link *from);
-/* From any thread: runs hk_event_came on the service thread. `m` comes from hk_event_message (NULL: out of memory)
+void hk_event_received(hk_bootstrap *b, const hk_event *event, const hk_overlay_link *from);
+/* From any thread: runs hk_event_received on the service thread. `m` comes from hk_event_message (NULL: out of memory)
  * and is consumed. */
 hk_message *hk_event_message(void);
 void hk_event_post(hk_overlay_link *from, hk_message *m, const hk_event *event);

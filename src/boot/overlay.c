@@ -82,7 +82,7 @@ void hk_overlay_died(hk_overlay_link *l, int error, const char *how) {
     snprintf(e.text, sizeof e.text, "its host or the network to it became silent (%s)", strerror(error));
   if (!how && closed && l->reported) e.code = HK_OK;
   if (!how && closed && hk_lost_begin(l, &e)) return;
-  hk_event_came(l->b, &e, l);
+  hk_event_received(l->b, &e, l);
 }
 
 /* This rank has no memory for what its peer sends: this rank fails, not the peer. */
@@ -90,7 +90,7 @@ static void overlay_out_of_memory(hk_overlay_link *l, size_t bytes) {
   hk_event e = {.kind = HK_EVENT_ERROR, .rank = l->b->rank, .from = l->b->rank, .code = HK_ERR_SYSTEM};
   snprintf(e.text, sizeof e.text, "rank %d has no memory for a message of %zu bytes from rank %d", l->b->rank, bytes,
            l->rank);
-  hk_event_came(l->b, &e, NULL);
+  hk_event_received(l->b, &e, NULL);
   overlay_end_link(l, HK_END_DEAD);
 }
 
@@ -100,7 +100,7 @@ static void overlay_dispatch(hk_overlay_link *l, hk_message *m) {
   if (m->frame.type == HK_FRAME_EVENT) {
     if (hk_event_decode(&e, m->data, m->frame.bytes, b->nranks)) {
       l->reported |= !hk_event_is_notice(&e);
-      hk_event_came(b, &e, l);
+      hk_event_received(b, &e, l);
     }
     free(m);
     return;

@@ -111,7 +111,7 @@ static void status_begin(status_question *q, const char *name) {
   (void)status_ask(q);
 }
 
-static void status_hear(hk_status_process *p, status_question *q, uint64_t deadline_ns, _Atomic(int) *stop) {
+static void status_receive(hk_status_process *p, status_question *q, uint64_t deadline_ns, _Atomic(int) *stop) {
   const hk_wait_env env = {.failure = stop};
   hk_waiter w;
   struct ucred who;
@@ -130,7 +130,7 @@ static void status_hear(hk_status_process *p, status_question *q, uint64_t deadl
   if (!p->answers) p->nmembers = 0;
 }
 
-/* All are asked before one is heard: what they say is of one moment, though one of them may be silent. */
+/* Asks all before it reads an answer, so that the answers are of one moment, even if one of them does not come. */
 hk_status hk_status_list(hk_status_process **out, int *n, uint64_t patience_ns, _Atomic(int) *stop) {
   FILE *f = fopen("/proc/net/unix", "re");
   char line[512];
@@ -152,7 +152,7 @@ hk_status hk_status_list(hk_status_process **out, int *n, uint64_t patience_ns, 
   const uint64_t until = hk_now_ns() + LIST_MOST * patience_ns;
   for (int i = 0; i < *n; i++) {
     const uint64_t now = hk_now_ns(), own = now + patience_ns;
-    status_hear(&(*out)[i], &questions[i], own < until ? own : until, stop);
+    status_receive(&(*out)[i], &questions[i], own < until ? own : until, stop);
     if (questions[i].fd >= 0) close(questions[i].fd);
   }
   free(questions);

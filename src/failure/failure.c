@@ -8,7 +8,7 @@
 #include "precedence.h"
 
 /* Time for the event of a failure that another rank of this host has seen. */
-static const uint64_t failure_news_ns = 1000000000u;
+static const uint64_t failure_event_ns = 1000000000u;
 
 /* Under the lock: ends all waits. */
 static void failure_stop_waits(ncclComm_t c, hk_status code) {
@@ -37,7 +37,7 @@ void hk_failure_record(ncclComm_t c, const hk_event *e) {
   hk_health *h = &c->health;
   bool own = e->kind == HK_EVENT_ERROR && e->rank == c->rank;
   uint64_t at = hk_now_ns() +
-                (own ? 0 : hk_failure_grace_ns(e)); /* no event is stronger than this rank's own failure */
+                (own ? 0 : hk_failure_collect_ns(e)); /* no event is stronger than this rank's own failure */
   pthread_mutex_lock(&h->lock);
   if (!atomic_load(&h->settled)) {
     if (!h->settle_ns || own || hk_failure_precedes(e, h->cause)) *h->cause = *e;
@@ -72,7 +72,7 @@ hk_status hk_failure_resolve(ncclComm_t c, const char *where) {
   hk_status rc;
   hk_wait_env patience = {.spins = 0};
   hk_waiter w;
-  uint64_t until = hk_now_ns() + failure_news_ns;
+  uint64_t until = hk_now_ns() + failure_event_ns;
   hk_wait_begin(&w, &patience);
   while ((rc = hk_failure_settled(c)) == HK_OK) {
     /* Another rank of this host set the shared word; the event that it saw is on the way to our service thread. */

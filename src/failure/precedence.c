@@ -22,7 +22,7 @@ bool hk_failure_precedes(const hk_event *a, const hk_event *b) {
   return a->from < b->from;
 }
 
-uint64_t hk_failure_grace_ns(const hk_event *e) {
+uint64_t hk_failure_collect_ns(const hk_event *e) {
   static const uint64_t ms[HK_FAILURE_CLASSES] = {100, 200, 200, 250, 1000, 200, 200};
   return ms[precedence_class(e)] * 1000000u;
 }

@@ -28,7 +28,7 @@ typedef enum hk_failure_class {
 bool hk_failure_precedes(const hk_event *a, const hk_event *b);
 /* How long a rank that has event `e` waits for a stronger one. Events arrive within milliseconds, with one exception:
  * after a broken connection, the death that caused it may be detected later. */
-uint64_t hk_failure_grace_ns(const hk_event *e);
+uint64_t hk_failure_collect_ns(const hk_event *e);
 /* The code that rank `me` reports. */
 hk_status hk_failure_code(const hk_event *e, int me);
 void hk_failure_text(const hk_event *e, int me, char *text, size_t bytes);

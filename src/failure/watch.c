@@ -91,7 +91,7 @@ static hk_status watch_report_wait(ncclComm_t c, const hk_call *call, const hk_i
 }
 
 /* Uses the answers once the inquiry's thread has all. */
-static hk_status watch_hear(ncclComm_t c, const hk_call *call, uint64_t waited_ns) {
+static hk_status watch_use_answers(ncclComm_t c, const hk_call *call, uint64_t waited_ns) {
   hk_status rc = HK_OK;
   if (!c->order.inquiry || !atomic_load(&c->order.inquiry->done)) return HK_OK;
   const hk_inquiry *q = &c->order.inquiry->q;
@@ -128,7 +128,7 @@ hk_status hk_watch_launch(ncclComm_t c, const hk_long_launch *l) {
   return hk_inquiry_give(c->settings, text, ": have all ranks made it, or is other work in its stream?");
 }
 
-static void watch_blame_left(ncclComm_t c, const hk_call *call, int left) {
+static void watch_raise_left(ncclComm_t c, const hk_call *call, int left) {
   char what[160], text[HK_EVENT_TEXT];
   hk_watch_describe(call, what, sizeof what);
   snprintf(text, sizeof text,
@@ -141,7 +141,7 @@ static void watch_blame_left(ncclComm_t c, const hk_call *call, int left) {
 bool hk_watch_left(ncclComm_t c, const hk_call *call, int rank) {
   hk_activity a;
   if (hk_bootstrap_ask(c->bootstrap, rank, watch_patience_ns, &a) != HK_PRESENCE_LEFT) return false;
-  watch_blame_left(c, call, rank);
+  watch_raise_left(c, call, rank);
   return true;
 }
 
@@ -157,7 +157,7 @@ static hk_status watch_find_left(ncclComm_t c, const hk_call *call, const int *p
   if (now - waited_ns > c->order.left_seen_ns) c->order.left_seen_ns = now; /* the first look of this wait */
   if (hk_wire_proxied(c, left)) patience = (uint64_t)c->settings->PEER_TIMEOUT * 1000000000u;
   if (now <= c->order.left_seen_ns + patience) return HK_OK;
-  watch_blame_left(c, call, left);
+  watch_raise_left(c, call, left);
   return HK_ERR_REMOTE;
 }
 
@@ -186,7 +186,7 @@ hk_status hk_watch(void *comm, uint64_t waited_ns) {
   if (hk_mismatch_look(c)) return HK_ERR_USAGE;
   hk_status rc = hk_bootstrap_check_listener(c->bootstrap);
   if (rc == HK_OK) rc = watch_find_left(c, call, peers, n, waited_ns);
-  if (rc == HK_OK) rc = watch_hear(c, call, waited_ns);
+  if (rc == HK_OK) rc = watch_use_answers(c, call, waited_ns);
   if (rc == HK_OK && !c->order.inquiry && watch_is_due(c, peers, n, waited_ns, &chain))
     watch_begin_inquiry(c, peers, n, chain);
   return rc;

@@ -122,7 +122,7 @@ TEST_LOOP(new_ones, HK_ARRAY_LENGTH(scenes)) {
     const step *now = &s->steps[i], *counts = &s->steps[now->counts < 0 ? 0 : now->counts];
     hk_event e = an_event(now->kind, now->rank, now->from, now->code);
     int before = state.nevents;
-    hk_event_came(&boot, &e, NULL);
+    hk_event_received(&boot, &e, NULL);
     ck_assert_msg(state.nevents - before == now->new, "%s: step %zu", s->of, i);
     ck_assert_msg(boot.failures.broken == (now->counts >= 0), "%s: step %zu", s->of, i);
     if (now->new) ck_assert_str_eq(state.events[before].text, e.text);
@@ -143,23 +143,23 @@ TEST_LOOP(new_ones, HK_ARRAY_LENGTH(scenes)) {
 TEST(deaths) {
   hk_event far = an_event(HK_EVENT_DEAD, 9, 3, 0), again = an_event(HK_EVENT_DEAD, 10, 3, 0);
   hk_event early = an_event(HK_EVENT_DEAD, 13, 3, 0), own = an_event(HK_EVENT_DEAD, SELF + 1, 3, 0);
-  hk_event_came(&boot, &early, NULL); /* before the contacts are known */
+  hk_event_received(&boot, &early, NULL); /* before the contacts are known */
   ck_assert_int_eq(state.nevents, 1);
   boot.known = true;
   links[1].rank = 11;
   links[1].end = HK_END_LEFT;
   links[2].rank = 8; /* open */
-  hk_event_came(&boot, &far, NULL);
+  hk_event_received(&boot, &far, NULL);
   ck_assert_int_eq(state.nevents, 4);
   ck_assert(was_reported(&state, HK_EVENT_DEAD, 8) && was_reported(&state, HK_EVENT_DEAD, 9));
   ck_assert(was_reported(&state, HK_EVENT_DEAD, 10) && hk_event_dead(&boot, 10) && !hk_event_dead(&boot, 11));
   ck_assert_str_eq(state.events[2].text, far.text);
-  hk_event_came(&boot, &again, NULL);
+  hk_event_received(&boot, &again, NULL);
   ck_assert_int_eq(state.nevents, 4);
-  hk_event_came(&boot, &own, NULL);
+  hk_event_received(&boot, &own, NULL);
   ck_assert_int_eq(state.nevents, 5);
   far = an_event(HK_EVENT_ERROR, 20, 20, HK_ERR_SYSTEM);
-  hk_event_came(&boot, &far, NULL);
+  hk_event_received(&boot, &far, NULL);
   ck_assert_int_eq(state.nevents, 6);
 }
 
@@ -187,16 +187,16 @@ TEST(passed_on) {
   hk_event e = an_event(HK_EVENT_SUSPECT, 7, 3, 2);
   hk_event_repeat(&boot); /* there is nothing to repeat */
   all_get(NULL, -1);
-  hk_event_came(&boot, &e, &links[1]);
+  hk_event_received(&boot, &e, &links[1]);
   all_get(&e, 1);
-  hk_event_came(&boot, &e, &links[2]);
+  hk_event_received(&boot, &e, &links[2]);
   all_get(NULL, -1);
   links[0].end = HK_END_LEFT;
   hk_event_repeat(&boot);
   all_get(&e, -1);
   memset(e.text, 'x', sizeof e.text - 1); /* as long as it may be */
   e.rank = 8;
-  hk_event_came(&boot, &e, NULL);
+  hk_event_received(&boot, &e, NULL);
   all_get(&e, -1);
 }
 

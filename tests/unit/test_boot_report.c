@@ -370,7 +370,7 @@ TEST_LOOP(events_end_it, HK_ARRAY_LENGTH(causes)) {
   hk_event e = {.kind = causes[_i].kind, .rank = 2, .from = 3};
   snprintf(e.text, sizeof e.text, "%s", causes[_i].text);
   uint64_t begin = hk_now_ns();
-  hk_event_came(me, &e, NULL);
+  hk_event_received(me, &e, NULL);
   ck_assert_int_eq(await(true, 1, 1), HK_ERR_REMOTE);
   ck_assert_str_eq(hk_last_error(), causes[_i].words);
   /* Another lost link, which all ranks report, may be under way. */
