@@ -178,6 +178,12 @@ hk_status hk_comm_check_parent(ncclComm_t c, const char *who);
  * nothing may be done with it. */
 bool hk_comm_inherited(ncclComm_t c);
 
+/* failure.c; the rest is in failure/failure.h */
+/* Handles the failure `rc` of an operation: unless the communicator has failed already, this rank sends the thread's
+ * error to all ranks as its own failure (HK_ERR_REMOTE: as a suspicion about other ranks). Returns the code that the
+ * caller returns; HK_OK for HK_OK. */
+hk_status hk_comm_failed(ncclComm_t c, hk_status rc);
+
 /* config.c */
 hk_status hk_config_read(const ncclConfig_t *given, ncclConfig_t *full);
 hk_status hk_options_read(const struct hk_settings *settings, const ncclConfig_t *given, hk_comm_options *out);

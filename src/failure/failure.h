@@ -25,7 +25,3 @@ static inline bool hk_comm_failing(ncclComm_t c) {
 /* Call it after a wait ended with a failure: waits until the failure is settled, and fails with it. `where` (may be
  * NULL): the API call. */
 hk_status hk_failure_resolve(ncclComm_t c, const char *where);
-/* Handles the failure `rc` of an operation: unless the communicator has failed already, this rank sends the thread's
- * error to all ranks as its own failure (HK_ERR_REMOTE: as a suspicion about other ranks). Returns the code that the
- * caller returns; HK_OK for HK_OK. */
-hk_status hk_comm_failed(ncclComm_t c, hk_status rc);

@@ -202,10 +202,9 @@ static void buffer_free_view(hk_gpu_buffer *v) {
   free(v);
 }
 
-hk_status hk_gpu_buffer_add(ncclComm_t c, const void *base, size_t bytes, bool symmetric, hk_gpu_buffer **out) {
+hk_status hk_gpu_buffer_add(ncclComm_t c, void *base, size_t bytes, bool symmetric, void **handle) {
   hk_gpu_buffers *b = hk_gpu_of(c)->buffers;
   size_t n = (size_t)c->nranks;
-  *out = NULL;
   if (!b->apart || bytes == 0) return HK_OK;
   hk_gpu_buffer *v = calloc(1, sizeof *v);
   if (v) v->seen = malloc(n * sizeof *v->seen);
@@ -225,12 +224,14 @@ hk_status hk_gpu_buffer_add(ncclComm_t c, const void *base, size_t bytes, bool s
   v->next = b->first;
   b->first = v;
   pthread_mutex_unlock(&lock);
-  *out = v;
+  *handle = v;
   return HK_OK;
 }
 
-void hk_gpu_buffer_drop(ncclComm_t c, hk_gpu_buffer *v) {
+void hk_gpu_buffer_drop(ncclComm_t c, void *base, size_t bytes, void *handle) {
+  hk_gpu_buffer *v = handle;
   hk_gpu_buffers *b = hk_gpu_of(c)->buffers;
+  (void)base, (void)bytes;
   pthread_mutex_lock(&lock);
   HK_LIST_REMOVE(b->first, v, next);
   buffer_unmake(c, v, !atomic_load(&c->health.failure));

@@ -51,9 +51,9 @@ typedef struct hk_gpu_buffers {
 void hk_gpu_buffers_begin(ncclComm_t c);
 void hk_gpu_buffers_free_late(struct hk_gpu_process_group *w); /* frees w->late */
 void hk_gpu_buffers_end(ncclComm_t c);                         /* once no rank asks any more and no launch runs */
-/* From any thread. */
-hk_status hk_gpu_buffer_add(ncclComm_t c, const void *base, size_t bytes, bool symmetric, hk_gpu_buffer **out);
-void hk_gpu_buffer_drop(ncclComm_t c, hk_gpu_buffer *v);
+/* As in hk_memory_ops; the handle is an hk_gpu_buffer. */
+hk_status hk_gpu_buffer_add(ncclComm_t c, void *base, size_t bytes, bool symmetric, void **handle);
+void hk_gpu_buffer_drop(ncclComm_t c, void *base, size_t bytes, void *handle);
 /* Memory of this process is being freed: invalidates the registrations that still name it. */
 void hk_gpu_buffers_forget(const void *base, size_t bytes);
 /* The tables for the input and the output of a collective; NULL: no table. */

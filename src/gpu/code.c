@@ -7,8 +7,11 @@
 #include "../base/array.h"
 #include "../base/fork.h"
 #include "../base/log.h"
+#include "../core/backend.h"
 #include "../kernels/cuda/work.h"
 #include "../kernels/gpu_image.h"
+#include "../topo/detect.h"
+#include "gpu.h"
 
 int hk_gpu_count(void) {
   int devices;
@@ -23,7 +26,7 @@ int hk_gpu_count(void) {
   return devices;
 }
 
-int hk_gpu_choose(void) { return hk_gpu_count() > 0 ? hk_cuda_current() : -1; }
+bool hk_gpu_choose(int *device) { return (*device = hk_gpu_count() > 0 ? hk_cuda_current() : -1) >= 0; }
 
 /* Global, because communicators have no other object in common. */
 static pthread_mutex_t table_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -128,4 +131,27 @@ void hk_gpu_code_put(hk_gpu_code *k) {
     code_drop_code(k);
   }
   pthread_mutex_unlock(&table_lock);
+}
+
+/* ---- diagnosis ---- */
+
+void hk_gpu_inspect(ncclComm_t c, hk_backend_device *out) {
+  const hk_device_limits *l = &hk_gpu_of(c)->device->limits;
+  hk_nvml_gpu seen;
+  snprintf(out->name, sizeof out->name, "%s", l->name);
+  out->count = hk_gpu_count();
+  out->cuda = l->driver;
+  if (!hk_nvml_look(l->bus_id, &seen)) return;
+  snprintf(out->driver, sizeof out->driver, "%s", seen.driver);
+  out->links = seen.links;
+  out->links_up = seen.links_up;
+  out->ecc_known = seen.ecc_known;
+  out->corrected = seen.corrected;
+  out->uncorrected = seen.uncorrected;
+}
+
+hk_status hk_gpu_copy(ncclComm_t c, void *to, const void *from, size_t bytes) {
+  hk_device *d = hk_gpu_of(c)->device;
+  HK_OR_RETURN(d->ops->copy(d, to, from, bytes, NULL));
+  return d->ops->wait(d, NULL);
 }

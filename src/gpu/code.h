@@ -1,9 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The kernels on a device, and a communicator's share of its blocks. */
 #pragma once
+#include <nccl.h>
 #include <pthread.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include "../device/device.h"
+
+struct hk_backend_device; /* core/backend.h */
 
 /* ---- code.c ---- */
 /* The kernels on a device; the communicators of the process share them. */
@@ -18,9 +22,12 @@ typedef struct hk_gpu_code {
   struct hk_gpu_code *next;
 } hk_gpu_code;
 
-/* The device for a communicator that this thread creates; -1: host memory. */
-int hk_gpu_choose(void);
-int hk_gpu_count(void); /* devices that communicators can use */
+bool hk_gpu_choose(int *device); /* as in hk_process_ops */
+int hk_gpu_count(void);          /* devices that communicators can use */
+
+/* As in hk_diagnosis_ops. */
+void hk_gpu_inspect(ncclComm_t c, struct hk_backend_device *out);
+hk_status hk_gpu_copy(ncclComm_t c, void *to, const void *from, size_t bytes);
 
 hk_status hk_gpu_code_get(int ordinal, hk_gpu_code **out);
 void hk_gpu_code_put(hk_gpu_code *code);

@@ -87,7 +87,8 @@ static hk_gpu *gpu_new(ncclComm_t c) {
   return &all->gpu;
 }
 
-hk_status hk_gpu_attach(ncclComm_t c, hk_gpu_fact *fact) {
+hk_status hk_gpu_attach(ncclComm_t c, void *own) {
+  hk_gpu_fact *fact = own;
   hk_gpu *g = gpu_new(c);
   if (!g) return HK_FAIL_ERRNO("no memory for a communicator's GPU");
   c->backend_state = g;

@@ -53,8 +53,8 @@ typedef struct hk_gpu {
 /* The state of a communicator on a GPU. */
 static inline hk_gpu *hk_gpu_of(const struct ncclComm *c) { return c->backend_state; }
 
-/* Opens c->device; before the ranks' exchange. */
-hk_status hk_gpu_attach(ncclComm_t c, struct hk_gpu_fact *fact);
+/* Opens c->device, and fills an hk_gpu_fact; before the ranks' exchange. */
+hk_status hk_gpu_attach(ncclComm_t c, void *fact);
 /* After the exchange. */
 hk_status hk_gpu_join(ncclComm_t c, const struct hk_facts *facts);
 void hk_gpu_detach(ncclComm_t c);

@@ -12,9 +12,11 @@
 #include "rma.h"
 #include "run.h"
 
+hk_status hk_gpu_look(ncclComm_t c) { return hk_gpu_poll_health(c, true); }
+
 static hk_status health_check(void *c, uint64_t waited_ns) {
   (void)waited_ns;
-  return hk_gpu_poll_health(c, true);
+  return hk_gpu_look(c);
 }
 
 hk_status hk_gpu_keep_near(ncclComm_t c) {

@@ -15,11 +15,21 @@ static hk_status kernels_offer(const hk_call *call) {
   return hk_choose(call->comm, call, &plan, &launch);
 }
 
+/* A thread has four vectors under way at once (60 bytes with LL128); more threads would only wait for each other at
+ * barriers. With LL it has one: a thread asks for the next vector's lines after it has received this one's. */
+static unsigned kernels_threads_for(const hk_gpu_code *k, size_t chunk, hk_protocol protocol) {
+  size_t wanted = hk_round_up(chunk / (protocol == HK_PROTO_LL ? 16 : 60), 32);
+  if (wanted < 96) wanted = 96;
+  return wanted < k->threads ? (unsigned)wanted : k->threads;
+}
+
 /* Fills the kernel's arguments for a call; for an uneven collective they point to a table. */
 static hk_status kernels_arguments(hk_gpu_launch_item *p) {
   const hk_call *call = p->call;
   ncclComm_t c = call->comm;
-  HK_OR_RETURN(hk_gpu_work_of(c, call, &p->work, &p->blocks, &p->threads, &p->small));
+  HK_OR_RETURN(hk_gpu_work_of(c, call, &p->work, &p->small));
+  p->blocks = (unsigned)p->work.channels * p->work.lanes;
+  p->threads = kernels_threads_for(p->gpu->code, p->work.sizes.chunk, (hk_protocol)p->work.proto);
   if (!call->blocks) return HK_OK;
   size_t n =
       (size_t)(hk_coll_in_blocks((hk_coll)call->coll, c->nranks) + hk_coll_out_blocks((hk_coll)call->coll, c->nranks));

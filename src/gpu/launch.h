@@ -40,6 +40,30 @@ typedef struct hk_gpu_executor {
   /* Launches items of the batch: all that it runs of one stage. */
   hk_status (*launch)(const hk_gpu_launch_batch *s, hk_gpu_launch_item **at, size_t n);
 } hk_gpu_executor;
+/* ---- stage.c: how a call runs ---- */
+/* Chooses the executor; the result is the same on all ranks. */
+hk_status hk_gpu_stage_executor(hk_gpu_launch_item *p);
+/* Successive collectives of a communicator with the same plan are one stage: the blocks of the first also run the
+ * others, each over its own links.  The stages of all communicators are launched in turn.  All ranks form the same
+ * stages, because they agree on plans and on the largest number of ranks on a GPU. */
+hk_status hk_gpu_stage_choose(hk_gpu_launch_item *p);
+
+/* ---- batch.c ---- */
+/* If it fails, the communicators of its calls have ended. */
+hk_status hk_gpu_batch_run(hk_gpu_launch_batch *s);
+/* Records work that was put into the queue, and lets the proxy look for it. */
+hk_status hk_gpu_end_order(hk_gpu *g, hk_queue q, const hk_queue_state *s);
+
+/* profile.c: starts a profiler's event for an operation that will be put into its stream now. NULL: none. */
+void *hk_gpu_profile(const struct hk_call *call, bool by_copies);
+
+/* ---- check.c ---- */
+/* An error in the call's arguments changes nothing. A later failure ends the communicator. */
+hk_status hk_gpu_check_call(const struct hk_call *call);
+/* Publishes the call on the status page, for the other ranks. `alone`: no other call runs together with it, so that it
+ * can be timed. */
+void hk_gpu_post(const struct hk_call *call, const hk_queue_state *s, bool alone);
+
 extern const hk_gpu_executor hk_gpu_by_kernels, hk_gpu_by_copies, hk_gpu_by_transfers;
 
 /* `call`: its options apply; NULL: the launch of transfers. */

@@ -78,6 +78,19 @@ hk_gpu_link hk_gpu_multicast_link(ncclComm_t c, const hk_link_need *need, unsign
   return k;
 }
 
+bool hk_gpu_uses_switch(const hk_program *p) { return p->traits.switch_span > 0; }
+
+unsigned hk_gpu_most_channels(const struct ncclComm *c, const hk_program *p, unsigned span) {
+  unsigned most = hk_gpu_of(c)->blocks / (p->nlanes > span ? p->nlanes : span);
+  if (!hk_gpu_uses_switch(p)) return most;
+  const unsigned in_switch = hk_gpu_of(c)->group->multicast->channels / p->traits.switch_span;
+  return most < in_switch ? most : in_switch;
+}
+
+size_t hk_gpu_slot_bytes(const struct ncclComm *c, const hk_program *p, size_t bytes) {
+  return hk_gpu_uses_switch(p) ? hk_gpu_of(c)->group->multicast->slot_bytes : bytes;
+}
+
 bool hk_gpu_switch_reduces(const hk_call *call) {
   hk_dtype type = (hk_dtype)call->dtype;
   hk_redop op = hk_call_op(call);
@@ -122,6 +135,10 @@ static void multicast_look_against(ncclComm_t c, const struct hk_facts *facts, i
     if (!(hk_gpu_fact_of(facts, r)->multicast & use))
       snprintf(why, bytes, "the GPU of rank %d has no multicast, or NCCL_NVLS_ENABLE is 0 or nvlsHostMode forbids it",
                r);
+}
+
+void hk_gpu_multicast_end(hk_gpu *g) {
+  if (g->in_switch) hk_multicast_leave(g->group->multicast);
 }
 
 hk_status hk_gpu_multicast_join(ncclComm_t c, const struct hk_facts *facts) {

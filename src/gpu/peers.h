@@ -9,7 +9,12 @@
 
 struct hk_facts; /* base/facts.h */
 struct hk_gpu_process_group;
-struct hk_outlines; /* decide/outlines.h */
+struct hk_outlines;   /* decide/outlines.h */
+struct hk_constants;  /* decide/constants.h */
+struct hk_host_facts; /* decide/machine.h */
+struct hk_joined;     /* topo/join.h */
+struct hk_machine;    /* decide/machine.h */
+struct hk_topo;       /* topo/topo.h */
 
 /* ---- what the ranks know of each other's GPUs ---- */
 /* What a rank publishes about its GPU. */
@@ -51,6 +56,12 @@ hk_status hk_gpu_distances(ncclComm_t c, const struct hk_facts *facts);
 bool hk_gpu_too_far(ncclComm_t c, int peer, char *why, size_t why_bytes);
 void hk_gpu_topology_free(struct hk_gpu_process_group *w); /* what the ranks of a process share */
 void hk_gpu_topology_end(hk_gpu_topology *t);
+
+/* ---- machine.c: as in hk_backend ---- */
+hk_status hk_gpu_machine_topology(ncclComm_t c, struct hk_topo **own, const struct hk_topo **out);
+uint32_t hk_gpu_machine_node(const struct hk_topo *t, const void *fact, const uint64_t *cpus);
+void hk_gpu_machine(const struct ncclComm *c, const struct hk_host_facts *hosts, const struct hk_joined *rings,
+                    const struct hk_constants *constants, struct hk_machine *out);
 
 /* ---- reach.c ---- */
 /* Opens the credits of ranks of other processes, tests which ranks' memory can be read, and chooses the links to each

@@ -22,18 +22,25 @@ typedef struct hk_gpu_plan {
   unsigned span, lanes, nlinks,
       scratch_blocks;         /* the maximum over the programs, except span: channels of one copy of the lanes */
   bool in_switch;             /* hk_gpu_uses_switch */
+  uint8_t partition;          /* hk_partition of a wave's sizes (hk_sizes_of) */
   bool many;                  /* hk_gpu_work.many */
   struct hk_gpu_small *small; /* [channels]: the links of a one-shot program; NULL: the interpreter runs the plan */
 } hk_gpu_plan;
 
-/* True if some links of the program are in a switch. */
-bool hk_gpu_uses_switch(const struct hk_program *p);
-/* The most copies of a program's lanes that a launch may have. One copy uses `span` channels. */
-unsigned hk_gpu_most_channels(const struct ncclComm *c, const struct hk_program *p, unsigned span);
 /* `span`: channels of one copy of the lanes.  Offers the plan's links to the peers; hk_gpu_work_of gets them. */
 hk_status hk_gpu_bind(ncclComm_t c, struct hk_plan *plan, unsigned span, const struct hk_call *call);
 void hk_gpu_plan_free(ncclComm_t c, struct hk_plan *plan);
+/* Copies the plan to the device, and makes its links large enough for `message`, unless that is done. Getting the links
+ * may wait for other processes. */
+hk_status hk_gpu_plan_upload(ncclComm_t c, const struct hk_plan *plan, uint64_t message);
+
+/* ---- plan_links.c ---- */
+const struct hk_program *hk_gpu_plan_program(const struct hk_plan *plan, unsigned order);
+/* Offers the links of all copies of the lanes if `links` is NULL; else fills `links`, for messages of `bytes`. */
+hk_status hk_gpu_plan_links(ncclComm_t c, const struct hk_plan *plan, uint64_t bytes, struct hk_gpu_link *links);
+
+/* ---- work.c ---- */
 /* The kernel's arguments for the call. *small: the plan's arguments for the kernel of small messages
  * (kernels/gpu_small.h); NULL: the interpreter runs the call. */
-hk_status hk_gpu_work_of(ncclComm_t c, const struct hk_call *call, struct hk_gpu_work *work, unsigned *blocks,
-                         unsigned *threads, const struct hk_gpu_small **small);
+hk_status hk_gpu_work_of(ncclComm_t c, const struct hk_call *call, struct hk_gpu_work *work,
+                         const struct hk_gpu_small **small);

@@ -20,6 +20,9 @@ typedef struct hk_gpu_stage {
 
 /* Enqueues calls, all of communicators on GPUs. */
 hk_status hk_gpu_run(const struct hk_call *calls, size_t n);
+hk_status hk_gpu_run_one(const struct hk_call *call);
+/* check.c: checks the call's options when it is made. Its buffers are checked when it runs. */
+hk_status hk_gpu_check_options(const struct hk_call *call, const char *who);
 
 /* ---- copy.c, copy_words.c: collectives by copy engines ---- */
 typedef struct hk_gpu_copies {
@@ -72,3 +75,4 @@ void hk_gpu_drain(ncclComm_t c);
 hk_status hk_gpu_watch(ncclComm_t c);
 /* Returns an error that a kernel has reported; with `ask` also one that the driver knows, which costs a driver call. */
 hk_status hk_gpu_poll_health(ncclComm_t c, bool ask);
+hk_status hk_gpu_look(ncclComm_t c); /* asks the driver, too: hk_backend.look */

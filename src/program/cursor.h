@@ -174,9 +174,6 @@ HK_INLINE int hk_cursor_skips(const hk_cursor *c, const hk_sizes *s, uint64_t by
 HK_INLINE uint32_t hk_length_mark(uint64_t bytes) { return (uint32_t)(bytes ^ bytes >> 32) * 0x85ebca6bu; }
 HK_INLINE uint32_t hk_length_of_mark(uint32_t mark) { return mark * 0xa5cb9243u; }
 
-/* Bytes from one scratch buffer of a lane to the next: whole cache lines. */
-HK_INLINE uint64_t hk_scratch_stride(uint64_t chunk) { return (chunk + 63) & ~(uint64_t)63; }
-
 /* The offset of operand o's bytes in the user's input or output, or in the lane's scratch (not for HK_LINK). */
 HK_INLINE uint64_t hk_cursor_at(const hk_cursor *c, const hk_program *p, const hk_operand *o, const hk_sizes *s) {
   uint64_t block = hk_cursor_block(c, p, o);

@@ -107,6 +107,8 @@ typedef struct hk_sizes {
    * length. */
   const hk_extent *table;
 } hk_sizes;
+/* Bytes from one scratch buffer of a lane to the next: whole cache lines. */
+HK_INLINE uint64_t hk_scratch_stride(uint64_t chunk) { return (chunk + 63) & ~(uint64_t)63; }
 /* Makes sizes for whole or split messages, and computes `longest`. */
 HK_INLINE hk_sizes hk_sizes_of(hk_partition partition, uint64_t total, uint64_t block_bytes, uint64_t chunk) {
   hk_sizes s = {total, block_bytes, block_bytes, chunk, 0};
