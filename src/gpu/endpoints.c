@@ -4,7 +4,6 @@
 #include "endpoints.h"
 #include <stdlib.h>
 #include <string.h>
-#include "../program/program.h"
 #include "../transport/cuda/share.h"
 #include "../transport/device_links.h"
 #include "../transport/transport.h"

@@ -24,6 +24,11 @@ hk_status hk_gpu_endpoint_get(ncclComm_t c, int peer, bool sends, unsigned chann
 /* Gives the end memory for messages of `bytes` if it has memory for smaller ones only. Called before the launch. */
 hk_status hk_gpu_endpoint_grow(ncclComm_t c, hk_gpu_endpoint *end, uint64_t bytes);
 
+/* transfer_ends.c: puts the end and the program of a transfer over it into device memory, unless that is done: the end
+ * at e->device, the program HK_GPU_PROGRAM_AT bytes after it. */
+enum { HK_GPU_PROGRAM_AT = (sizeof(hk_gpu_link) + 15) & ~15 };
+hk_status hk_gpu_endpoint_program(ncclComm_t c, int peer, bool sends, hk_gpu_endpoint *e);
+
 /* Bytes at the beginning of a link's memory: of counters and words; of all that must begin as zeros. */
 size_t hk_gpu_link_counters(void);
 size_t hk_gpu_link_zeros(const struct hk_gpu_links *l, int peer);

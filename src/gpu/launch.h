@@ -41,6 +41,8 @@ typedef struct hk_gpu_executor {
   hk_status (*launch)(const hk_gpu_launch_batch *s, hk_gpu_launch_item **at, size_t n);
 } hk_gpu_executor;
 /* ---- stage.c: how a call runs ---- */
+/* Makes the call's item; `before`: the item of the call before it, or NULL. */
+hk_status hk_gpu_stage_item(const struct hk_call *call, const hk_gpu_launch_item *before, hk_gpu_launch_item *p);
 /* Chooses the executor; the result is the same on all ranks. */
 hk_status hk_gpu_stage_executor(hk_gpu_launch_item *p);
 /* Successive collectives of a communicator with the same plan are one stage: the blocks of the first also run the

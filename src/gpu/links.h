@@ -37,6 +37,7 @@ typedef struct hk_gpu_links {
   bool wide;         /* the links of all pairs of ranks keep lines of 128 bytes whole */
 } hk_gpu_links;
 
+void hk_gpu_links_begin(ncclComm_t c); /* peers.c: fills *env */
 /* HK_DEVICE_READS, HK_DEVICE_LOCAL and HK_DEVICE_PROXIED of the links to a peer (peers.c). */
 bool hk_gpu_can_read(const hk_gpu_links *l, int peer);
 bool hk_gpu_is_local(const hk_gpu_links *l, int peer);
@@ -45,6 +46,7 @@ bool hk_gpu_is_remote(ncclComm_t c, int peer);          /* in another process */
 bool hk_gpu_is_far(const struct ncclComm *c, int peer); /* outside of the LSA team of this rank */
 bool hk_gpu_processes(const hk_gpu_links *l);           /* the ranks are in several processes */
 bool hk_gpu_by_file(const hk_gpu_links *l);             /* hk_device_env.by_file */
+size_t hk_gpu_links_slot_bytes(const hk_gpu_links *l);  /* hk_transport_env.slot_bytes */
 
 /* ---- comm_proxy.c, endpoints.c: a communicator's proxy and ends ---- */
 hk_status hk_gpu_proxy_make(ncclComm_t c); /* `proxy`, if there is none yet */

@@ -16,7 +16,7 @@ struct hk_joined;     /* topo/join.h */
 struct hk_machine;    /* decide/machine.h */
 struct hk_topo;       /* topo/topo.h */
 
-/* ---- what the ranks know of each other's GPUs ---- */
+/* ---- facts.c: what the ranks know of each other's GPUs ---- */
 /* What a rank publishes about its GPU. */
 typedef struct hk_gpu_fact {
   uint64_t id;     /* of the device: equal on ranks that share it */
@@ -31,11 +31,16 @@ typedef struct hk_gpu_fact {
 } hk_gpu_fact;
 enum { HK_GPU_MULTICAST_SUMS = 1, HK_GPU_MULTICAST_WINDOWS = 2 };
 const hk_gpu_fact *hk_gpu_fact_of(const struct hk_facts *facts, int rank);
+void hk_gpu_fact_fill(ncclComm_t c, hk_gpu_fact *fact);
+int hk_gpu_most_equal(uint64_t *ids, int n); /* the count of the most frequent id; sorts them */
+/* *most: the largest number of ranks on one device. */
+hk_status hk_gpu_count_sharers(const struct hk_facts *facts, int nranks, int *most);
+/* The most peers with which any rank communicates at once. A rank that names none means all. */
+unsigned hk_gpu_p2p_peers(const struct hk_facts *facts, int nranks);
 
-/* ---- peers.c: the other ranks of a communicator on GPUs ---- */
+/* ---- peers.c ---- */
 /* An allgather of all ranks of the communicator `c`; with 0 bytes a barrier. */
 hk_status hk_gpu_exchange(void *c, void *rows, size_t row_bytes);
-int hk_gpu_most_equal(uint64_t *ids, int n); /* the count of the most frequent id; sorts them */
 
 /* ---- topology.c: what a rank knows of the machine's topology ---- */
 typedef struct hk_gpu_topology {
@@ -48,6 +53,9 @@ typedef struct hk_gpu_topology {
 
 /* By all ranks, before hk_gpu_reach: fills `nvlink` and `prices` from the machine's topology, if it can be read. */
 hk_status hk_gpu_topology_read(ncclComm_t c, const struct hk_facts *facts);
+/* True if network cards may read this rank's data from its GPU's memory. As NCCL decides it: older GPUs that share
+ * their PCI switch's bandwidth with traffic between them are read slowly. */
+bool hk_gpu_sends_direct(ncclComm_t c);
 /* hk_backend.wire: gives the outlines the links of the host, if all ranks of all hosts know the same. */
 hk_status hk_gpu_topology_wire(const struct ncclComm *c, struct hk_outlines *o);
 /* Fills `distances` if NCCL_P2P_LEVEL is set. */

@@ -9,22 +9,13 @@
 #include "links.h"
 #include "memory.h"
 #include "order.h"
-#include "process_group.h"
 #include "rma.h"
 
 /* Finds all errors of the calls before anything is launched. */
 static hk_status run_prepare(const hk_call *calls, size_t n, hk_gpu_launch_item *items) {
   hk_status rc = HK_OK;
   for (size_t i = 0; i < n; i++) HK_TRY(hk_gpu_check_call(&calls[i]), out);
-  for (size_t i = 0; i < n; i++) {
-    hk_gpu_launch_item *p = &items[i];
-    ncclComm_t c = calls[i].comm;
-    *p = (hk_gpu_launch_item){.call = &calls[i], .gpu = hk_gpu_of(c), .comm_id = hk_gpu_of(c)->group->comm_id};
-    if (i && calls[i - 1].stream == p->call->stream && items[i - 1].gpu->code == p->gpu->code)
-      p->state = items[i - 1].state;
-    else
-      HK_TRY(p->gpu->device->ops->stream->state(p->gpu->device, p->call->stream, &p->state), out);
-  }
+  for (size_t i = 0; i < n; i++) HK_TRY(hk_gpu_stage_item(&calls[i], i ? &items[i - 1] : NULL, &items[i]), out);
   for (size_t i = 0; i < n; i++) {
     rc = items[i].state.capturing ? HK_OK : hk_gpu_keep_near(calls[i].comm);
     if (rc == HK_OK) rc = hk_gpu_stage_executor(&items[i]);

@@ -48,7 +48,6 @@ void hk_gpu_copy_end(ncclComm_t c); /* after its streams have ended */
 /* How the links of large sends and receives, and their blocks, are chosen. */
 typedef struct hk_gpu_split {
   unsigned parts, net_parts; /* channels that a large send or receive may use; equal on all ranks */
-  size_t part_bytes;         /* the least that each of these channels carries */
   struct {
     unsigned links;
     struct hk_gpu_work *last[HK_GPU_BLOCKS]; /* [block] the newest work of each block */
@@ -56,6 +55,7 @@ typedef struct hk_gpu_split {
 } hk_gpu_split;
 
 /* ---- reports.c: what kernels report ---- */
+hk_status hk_gpu_reports_begin(ncclComm_t c); /* makes g->state */
 bool hk_gpu_kernels_began(const hk_gpu *g);   /* some have, since the last question */
 int hk_gpu_kernels_mismatch(const hk_gpu *g); /* the peer whose message does not fit the call; -1: none */
 

@@ -4,7 +4,17 @@
 #include "../core/overlap.h"
 #include "launch.h"
 #include "memory.h"
+#include "process_group.h"
 #include "run.h"
+
+hk_status hk_gpu_stage_item(const hk_call *call, const hk_gpu_launch_item *before, hk_gpu_launch_item *p) {
+  hk_gpu *g = hk_gpu_of(call->comm);
+  *p = (hk_gpu_launch_item){.call = call, .gpu = g, .comm_id = g->group->comm_id};
+  if (!before || before->call->stream != call->stream || before->gpu->code != g->code)
+    return g->device->ops->stream->state(g->device, call->stream, &p->state);
+  p->state = before->state;
+  return HK_OK;
+}
 
 hk_status hk_gpu_stage_executor(hk_gpu_launch_item *p) {
   const bool transfer = p->call->coll == HK_SENDRECV;

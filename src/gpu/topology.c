@@ -6,6 +6,7 @@
 #include <string.h>
 #include "../base/hash.h"
 #include "../base/log.h"
+#include "../base/param.h"
 #include "../decide/machine.h"
 #include "../run/selection.h"
 #include "../topo/detect.h"
@@ -127,6 +128,13 @@ static const char *topology_rate(double us_per_b, char text[24]) {
   else
     snprintf(text, 24, "a shared GPU's memory");
   return text;
+}
+
+bool hk_gpu_sends_direct(ncclComm_t c) {
+  int64_t set = c->settings->NET_GDR_READ;
+  bool nvlink = false;
+  for (int r = 0; r < c->nranks; r++) nvlink = nvlink || hk_gpu_of(c)->topology->nvlink[r];
+  return set >= 0 ? set != 0 : nvlink || hk_gpu_of(c)->device->limits.sm >= 80;
 }
 
 hk_status hk_gpu_topology_read(ncclComm_t c, const struct hk_facts *facts) {

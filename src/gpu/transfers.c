@@ -2,8 +2,6 @@
 /* Sends and receives on GPUs: one launch for all of a group, a block of threads for each link. Large messages use
  * several links. */
 #include <stdlib.h>
-#include <string.h>
-#include "../collectives/transfer.h"
 #include "../core/call.h"
 #include "buffer.h"
 #include "code.h"
@@ -21,43 +19,11 @@ typedef struct part {
   uint32_t later, delta, rank, sends, channel, index;
 } part;
 
-/* ---- links ---- */
-
-/* Layout of a link's end in device memory: the link, then the program of a transfer over it. */
-enum { PROGRAM_AT = (sizeof(hk_gpu_link) + 15) & ~15 };
-
-static hk_status transfers_end_on_device(ncclComm_t c, const hk_call *call, hk_gpu_endpoint *e) {
-  hk_status rc = HK_OK;
-  hk_gpu *g = hk_gpu_of(c);
-  hk_device *d = g->device;
-  hk_program *program = NULL;
-  char image[1024];
-  void *at = NULL;
-  if (e->device) return HK_OK;
-  HK_TRY(hk_transfer_build(c->rank, c->nranks, call->root, call->p2p == HK_P2P_SEND, &program), out);
-  const size_t bytes = (PROGRAM_AT + program->bytes + 15) & ~(size_t)15;
-  if (bytes > sizeof image)
-    HK_GIVE_UP(HK_FAIL(HK_ERR_INTERNAL, "the program of a transfer has %zu bytes", program->bytes), out);
-  memset(image, 0, bytes);
-  memcpy(image, &e->link, sizeof e->link);
-  memcpy(image + PROGRAM_AT, program, program->bytes);
-  HK_TRY(hk_gpu_arena_get(g->memory, bytes, &at), out);
-  HK_TRY(d->ops->copy(d, at, image, bytes, g->queue), out);
-  HK_TRY(d->ops->wait(d, g->queue), out);
-  e->device = at;
-  e->program_bytes = (uint32_t)program->bytes;
-out:
-  hk_program_free(program);
-  return rc;
-}
-
-/* ---- parts ---- */
-
 /* The number of links among which the message is divided; equal at both ends. */
 static unsigned transfers_parts_of(ncclComm_t c, int peer, size_t bytes) {
   const hk_gpu *g = hk_gpu_of(c);
   const unsigned most = hk_gpu_is_proxied(g->links, peer) ? g->split->net_parts : g->split->parts;
-  size_t worth = bytes / g->split->part_bytes;
+  size_t worth = bytes / (4 * hk_gpu_links_slot_bytes(g->links));
   if (worth < 1) return 1;
   return worth < most ? (unsigned)worth : most;
 }
@@ -86,7 +52,7 @@ static hk_status transfers_arguments(hk_gpu_launch_item *p) {
     hk_gpu_endpoint *e;
     HK_OR_RETURN(hk_gpu_endpoint_get(c, call->root, sends, HK_GPU_CHANNELS - HK_GPU_P2P_CHANNELS + k, &e));
     HK_OR_RETURN(hk_gpu_endpoint_grow(c, e, transfers_each_of(bytes, of)));
-    HK_OR_RETURN(transfers_end_on_device(c, call, e));
+    HK_OR_RETURN(hk_gpu_endpoint_program(c, call->root, sends, e));
   }
   return HK_OK;
 }
@@ -108,7 +74,7 @@ static hk_status transfers_add_parts(const hk_gpu_launch_item *p, part *parts, s
     HK_OR_RETURN(hk_gpu_endpoint_get(c, call->root, sends, HK_GPU_CHANNELS - HK_GPU_P2P_CHANNELS + k, &e));
     /* then the whole part is one slot; the receiver sees that in the tag */
     bool refers = reads && size >= HK_GPU_REF_MIN;
-    parts[*n] = (part){.work = {.program = (char *)e->device + PROGRAM_AT,
+    parts[*n] = (part){.work = {.program = (char *)e->device + HK_GPU_PROGRAM_AT,
                                 .links = e->device,
                                 .in = sends ? (const char *)call->in + at : NULL,
                                 .out = sends ? NULL : (char *)call->out + at,

@@ -162,3 +162,9 @@ typedef struct hk_operation {
 /* "AllReduce(1000 x float, sum)", "Send to(5 x int8, rank 3)", "WaitSignal(2 signals, rank 3)".  Accepts any values of
  * the fields. */
 void hk_operation_describe(const hk_operation *o, char *text, size_t bytes);
+
+/* The signature in a transfer's slots: equal at both ends if the sizes of the send and the receive are equal. */
+static inline uint32_t hk_transfer_signature(size_t bytes) {
+  uint64_t h = (bytes + 1) * 0x9e3779b97f4a7c15u;
+  return (uint32_t)(h >> 32) | 1u;
+}
