@@ -77,17 +77,17 @@ static hk_status api_coll_check_redop(const char *who, ncclComm_t c, ncclDataTyp
     return HK_OK;
   }
   int i = op - ncclNumOps;
-  if (op < 0 || i >= HK_REDOP_LIMIT || !c->redops || !c->redops[i].used)
+  if (op < 0 || i >= HK_REDOP_LIMIT || !c->numerics.redops || !c->numerics.redops[i].used)
     return HK_FAIL(HK_ERR_ARGUMENT,
                    "%s: operator %d is neither one of ncclRedOp_t's (0 to %d) nor made by ncclRedOpCreatePreMulSum on "
                    "this communicator",
                    who, op, ncclNumOps - 1);
-  if (c->redops[i].dtype != type)
+  if (c->numerics.redops[i].dtype != type)
     return HK_FAIL(HK_ERR_ARGUMENT, "%s: operator %d was made for %s, not for %s", who, op,
-                   hk_dtype_name((hk_dtype)c->redops[i].dtype), hk_dtype_name((hk_dtype)type));
+                   hk_dtype_name((hk_dtype)c->numerics.redops[i].dtype), hk_dtype_name((hk_dtype)type));
   call->redop = (uint8_t)(HK_PREMULSUM | c->numerics.redop_flags);
-  call->scalar = c->redops[i].scalar;
-  call->scalar_on_device = c->redops[i].on_device;
+  call->scalar = c->numerics.redops[i].scalar;
+  call->scalar_on_device = c->numerics.redops[i].on_device;
   return HK_OK;
 }
 

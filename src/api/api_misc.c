@@ -98,19 +98,19 @@ HK_API(ncclResult_t, ncclRedOpCreatePreMulSum,
                  scalar, (int)datatype, (int)residence);
     goto out;
   }
-  if (!comm->redops && !(comm->redops = calloc(HK_REDOP_LIMIT, sizeof *comm->redops)))
+  if (!comm->numerics.redops && !(comm->numerics.redops = calloc(HK_REDOP_LIMIT, sizeof *comm->numerics.redops)))
     HK_GIVE_UP(HK_FAIL_ERRNO("no memory for operators"), out);
   for (int i = 0; i < HK_REDOP_LIMIT; i++) {
-    if (comm->redops[i].used) continue;
-    comm->redops[i] = (hk_user_redop){.dtype = (uint8_t)datatype, .used = true};
+    if (comm->numerics.redops[i].used) continue;
+    comm->numerics.redops[i] = (hk_user_redop){.dtype = (uint8_t)datatype, .used = true};
     if (residence == ncclScalarDevice && comm->backend->late_scalars) {
-      comm->redops[i].scalar = (uintptr_t)scalar;
-      comm->redops[i].on_device = true;
+      comm->numerics.redops[i].scalar = (uintptr_t)scalar;
+      comm->numerics.redops[i].on_device = true;
       *op = (ncclRedOp_t)(ncclNumOps + i);
       return ncclSuccess;
     }
     /* On host memory a scalar "on the device" is ordinary memory; it is read now, not at the call. */
-    memcpy(&comm->redops[i].scalar, scalar, hk_dtype_size((hk_dtype)datatype));
+    memcpy(&comm->numerics.redops[i].scalar, scalar, hk_dtype_size((hk_dtype)datatype));
     *op = (ncclRedOp_t)(ncclNumOps + i);
     return ncclSuccess;
   }
@@ -124,12 +124,12 @@ HK_API(ncclResult_t, ncclRedOpDestroy, (ncclRedOp_t op, ncclComm_t comm)) {
   hk_status rc = hk_comm_check(comm, "ncclRedOpDestroy");
   int i = (int)op - ncclNumOps;
   if (rc != HK_OK) return (ncclResult_t)rc;
-  if (i < 0 || i >= HK_REDOP_LIMIT || !comm->redops || !comm->redops[i].used)
+  if (i < 0 || i >= HK_REDOP_LIMIT || !comm->numerics.redops || !comm->numerics.redops[i].used)
     return (ncclResult_t)HK_FAIL(HK_ERR_ARGUMENT,
                                  "ncclRedOpDestroy: operator %d was not made by ncclRedOpCreatePreMulSum on this "
                                  "communicator, or is destroyed already",
                                  (int)op);
-  comm->redops[i].used = false; /* calls that are enqueued carry their own copy of the scalar */
+  comm->numerics.redops[i].used = false; /* calls that are enqueued carry their own copy of the scalar */
   return ncclSuccess;
 }
 

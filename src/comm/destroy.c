@@ -32,7 +32,7 @@ void hk_comm_destroy(ncclComm_t c) {
   if (c->backend->detach) c->backend->detach(c);
   hk_selection_free(c);
   free(c->peers);
-  free(c->redops);
+  free(c->numerics.redops);
   free(c->grow_id);
   hk_registrations_free(c);
   hk_device_comms_free(c);

@@ -117,10 +117,11 @@ typedef struct hk_user_redop {
   bool used, on_device; /* on_device: `scalar` is an address, which is read when a call runs */
 } hk_user_redop;
 
-/* How the communicator's reductions round. */
+/* The user's operators, and how the communicator's reductions round. */
 typedef struct hk_numerics {
-  uint8_t redop_flags; /* ORed into their operators: HK_REDOP_INVARIANT or 0 */
-  uint8_t quantises;   /* 1 + what hocketCommSetQuantised was given; 0: HOCKET_QUANTISED decides at the first call */
+  uint8_t redop_flags;   /* ORed into their operators: HK_REDOP_INVARIANT or 0 */
+  uint8_t quantises;     /* 1 + what hocketCommSetQuantised was given; 0: HOCKET_QUANTISED decides at the first call */
+  hk_user_redop *redops; /* [HK_REDOP_LIMIT], made at first use */
 } hk_numerics;
 
 typedef struct hk_registration hk_registration;
@@ -150,7 +151,6 @@ struct ncclComm {
   void *backend_state;              /* the backend's own, between attach and detach; NULL if it needs none */
   struct hk_profiler *profiler;     /* NULL: none */
   struct hk_flight *flight;         /* failure/flight.h; NULL: none */
-  hk_user_redop *redops;            /* [HK_REDOP_LIMIT], made at first use */
   hk_lsa lsa;
   bool one_sided; /* the ranks can write to each other's windows (rma.h); equal on all ranks */
   hk_registration *registrations;
