@@ -10,7 +10,6 @@
 #include "../core/backend.h"
 #include "../core/call.h"
 #include "../core/comm.h"
-#include "../core/overlap.h"
 #include "../program/quantised.h"
 #include "../run/selection.h"
 #include "uneven.h"

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include "../base/status.h"
 #include "../program/operation.h"
+#include "comm.h"
 
 /* The blocks of an uneven collective's call. All copies of the call share it, because they may outlive the user's
  * arrays. */
@@ -89,6 +90,10 @@ void hk_calls_mark_inside(const hk_call *calls, size_t n, int by);
 void hk_calls_fail(const hk_call *calls, size_t n, hk_status rc);
 /* Equal calls have equal signatures on all ranks; never 0. */
 uint32_t hk_call_signature(const hk_call *call);
+/* The signature in the messages of a call that is operation number `sequence`. */
+static inline uint32_t hk_signature_at(uint32_t signature, uint64_t sequence) {
+  return signature + (uint32_t)sequence * 0x9e3779b1u;
+}
 /* Counts copies of the call: `by` 1 for a new copy, -1 for one that ends. */
 static inline void hk_call_hold(const hk_call *call, int by) {
   if (call->blocks && atomic_fetch_add(&call->blocks->refs, by) + by == 0) free(call->blocks);
@@ -108,3 +113,35 @@ static inline uint64_t hk_call_message(const hk_call *c, int nranks) {
 /* Its links carry quantised values (program/quantised.h). */
 static inline bool hk_call_quantised(const hk_call *c) { return (c->redop & HK_REDOP_QUANTISED) != 0; }
 static inline hk_redop hk_call_op(const hk_call *c) { return (hk_redop)(c->redop & ~HK_REDOP_FLAGS); }
+
+/* ---- overlap.c: calls whose input and output share memory ---- */
+/* Bytes of the call's input, up to the end of the last block, on a rank that has both buffers. */
+static inline size_t hk_call_in_bytes(const hk_call *call) {
+  if (call->blocks) return call->blocks->in_end;
+  return call->count * hk_dtype_size((hk_dtype)call->dtype) *
+         (size_t)hk_coll_in_blocks((hk_coll)call->coll, call->comm->nranks);
+}
+/* The same of its output. */
+static inline size_t hk_call_out_bytes(const hk_call *call) {
+  if (call->blocks) return call->blocks->out_end;
+  return call->count * hk_dtype_size((hk_dtype)call->dtype) *
+         (size_t)hk_coll_out_blocks((hk_coll)call->coll, call->comm->nranks);
+}
+/* True for an alltoall in place: each block that arrives overwrites one that is still to be sent. So the backend copies
+ * the input, and the program reads the copy. Each rank decides this alone. */
+static inline bool hk_call_copies_input(const hk_call *call) {
+  return call->in == call->out && (call->coll == HK_ALLTOALL || call->coll == HK_ALLTOALLV) && call->comm->nranks > 1;
+}
+/* True for most valid calls, at the cost of a few instructions where `coll`, the call's, is a constant: the buffers are
+ * as far apart as the longer one can be, or both are one block and in place. False: hk_call_check_overlap decides. */
+static inline bool hk_call_apart(hk_coll coll, const hk_call *call) {
+  const uintptr_t from = (uintptr_t)call->in, to = (uintptr_t)call->out;
+  const bool one = hk_coll_in_blocks(coll, 2) == 1 && hk_coll_out_blocks(coll, 2) == 1;
+  const size_t bytes = call->count * hk_dtype_size((hk_dtype)call->dtype) * (one ? 1 : (size_t)call->comm->nranks);
+  return !call->blocks && ((one && from == to) || (from < to ? to - from : from - to) >= bytes);
+}
+/* With HOCKET_PROGRAMS_BY_PLACE: the call's place becomes one of its options. Ranks of a rooted collective without both
+ * buffers do not know it, so it has none. */
+void hk_call_note_inplace(hk_call *call);
+/* HK_ERR_ARGUMENT if the buffers overlap other than "in place" as nccl.h and hocket.h define it. */
+hk_status hk_call_check_overlap(const hk_call *call, const char *who);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "overlap.h"
+#include "call.h"
 
 static bool overlap_apart(uintptr_t a, size_t a_bytes, uintptr_t b, size_t b_bytes) {
   return a_bytes == 0 || b_bytes == 0 || a + a_bytes <= b || b + b_bytes <= a;

@@ -48,8 +48,3 @@ bool hk_mismatch_compare(ncclComm_t c, const struct hk_call *call);
 /* Reads the status pages of this host. True if a rank is in another call than this rank: the verdict has then been
  * raised. */
 bool hk_mismatch_look(ncclComm_t c);
-
-/* The signature in the messages of a call that is operation number `sequence`. */
-static inline uint32_t hk_signature_at(uint32_t signature, uint64_t sequence) {
-  return signature + (uint32_t)sequence * 0x9e3779b1u;
-}

@@ -2,7 +2,6 @@
 /* The executor of collectives by kernels. */
 #include <string.h>
 #include "../core/call.h"
-#include "../core/overlap.h"
 #include "../run/choose.h"
 #include "code.h"
 #include "launch.h"

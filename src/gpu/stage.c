@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* How a call of a group runs: by which executor, and in which stage. */
 #include "../core/call.h"
-#include "../core/overlap.h"
 #include "launch.h"
 #include "memory.h"
 #include "process_group.h"

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The arguments of a kernel for a call. */
 #include "../core/call.h"
-#include "../core/overlap.h"
 #include "../kernels/gpu_small.h"
 #include "../kernels/plan.h"
 #include "../run/choose.h"

@@ -8,7 +8,6 @@
 #include "../base/thread.h"
 #include "../core/call.h"
 #include "../core/links.h"
-#include "../core/overlap.h"
 #include "../failure/failure.h"
 #include "../failure/flight.h"
 #include "../failure/flight_ring.h"
