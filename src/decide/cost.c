@@ -3,14 +3,11 @@
 #include "cost.h"
 #include <math.h>
 #include "../collectives/algorithm.h"
-#include "../program/cursor.h"
 #include "gpu.h"
 #include "protocol.h"
-#include "select.h"
 
 enum {
   WAVE_BYTES = 256 << 10,  /* of a rank in shared slots for one wave: the caches then hold some waves of all ranks */
-  READ_BYTES = 16 << 20,   /* of a wave that is read by reference, see cost_run_chunk */
   SCRATCH_BYTES = 8 << 20, /* of one lane */
   LONG_COPY = 1 << 20,     /* see LONGER */
   LEAST_CHUNK = 8192,      /* below it, the cost of a message exceeds that of its bytes */
@@ -107,7 +104,7 @@ static double cost_pipelined_chunk(const hk_machine *m, const hk_outline *o, dou
   return c > LEAST_CHUNK ? c : LEAST_CHUNK;
 }
 
-static size_t cost_chunk_within(const hk_machine *m, const hk_outline *o, size_t block, size_t most) {
+size_t hk_chunk_within(const hk_machine *m, const hk_outline *o, size_t block, size_t most) {
   const double depth = hk_depth(o);
   if (depth > 1) {
     double c = cost_pipelined_chunk(m, o, depth, (double)block);
@@ -119,13 +116,7 @@ static size_t cost_chunk_within(const hk_machine *m, const hk_outline *o, size_t
 }
 
 size_t hk_chunk(const hk_machine *m, const hk_outline *o, size_t block) {
-  return cost_chunk_within(m, o, block, cost_largest_chunk(m, o));
-}
-
-/* References take no room in slots, so their waves may be longer. Longer waves are better: a rank can be ahead of its
- * peers only by as many waves as a link has slots, and after each wave it waits for the slower of two ranks. */
-static size_t cost_run_chunk(const hk_machine *m, const hk_outline *o, size_t block, bool reads) {
-  return reads ? cost_chunk_within(m, o, block, READ_BYTES) : hk_chunk(m, o, block);
+  return hk_chunk_within(m, o, block, cost_largest_chunk(m, o));
 }
 
 /* In copies of a block by a core. Through slots, the sender and the reader both copy each block, at the same time. If
@@ -195,45 +186,11 @@ static double cost_price(const hk_machine *m, const hk_outline *o, double block)
   return us;
 }
 
-static hk_status cost_outline(const hk_machine *m, const hk_algorithm *a, hk_coll coll, const hk_outline **o) {
-  if (!m->outlines) return HK_FAIL(HK_ERR_INTERNAL, "the machine has no programs' outlines");
-  return hk_outlines_get(m->outlines, a, coll, o);
-}
-
 hk_status hk_algorithm_price(const hk_machine *m, const hk_algorithm *a, hk_coll coll, size_t bytes, double *us) {
   const hk_outline *o;
-  HK_OR_RETURN(cost_outline(m, a, coll, &o));
+  HK_OR_RETURN(hk_outlines_get(m->outlines, a, coll, &o));
   const bool can = o && (!m->quantised || o->summary.quantises);
   *us = can ? cost_price(m, o, (double)bytes / fmax(1, o->summary.blocks)) : INFINITY;
-  return HK_OK;
-}
-
-hk_status hk_choose_chunk(const hk_machine *m, const hk_algorithm *a, hk_coll coll, size_t block, size_t *out) {
-  const hk_outline *o;
-  HK_OR_RETURN(cost_outline(m, a, coll, &o));
-  block = hk_channel_block(m, block);
-  *out = o ? cost_run_chunk(m, o, block, hk_payload_reads(m, o, block)) : m->slot_bytes;
-  return HK_OK;
-}
-
-/* Bytes of a block, as hk_block_bytes computes them from a program. */
-static size_t cost_block_of(const hk_machine *m, const hk_outline *o, const hk_request *r) {
-  const hk_partition partition = hk_coll_partition(r->coll);
-  const size_t messages = partition == HK_PART_WHOLE ? (size_t)m->team.nranks : 1;
-  const size_t parts = o ? o->summary.blocks / messages : 1;
-  return hk_part_bytes(partition, parts ? parts : 1, r->bytes / messages, r->unit);
-}
-
-hk_status hk_decide_execution(hk_machine *m, const hk_request *r, hk_decision *d) {
-  const hk_outline *o;
-  HK_OR_RETURN(cost_outline(m, d->algorithm, r->coll, &o));
-  const size_t block = cost_block_of(m, o, r);
-  m->uncached = hk_exceeds_caches(r->bytes);
-  hk_decide_payload(m, o, r, block, d);
-  /* If each pair has its own length, no rank knows the longest: then waves of references are as long as they may be. */
-  const size_t longest = hk_coll_pairs(r->coll) && d->payload.reads ? (size_t)READ_BYTES : hk_channel_block(m, block);
-  d->chunk = o ? cost_run_chunk(m, o, longest, d->payload.reads) : m->slot_bytes;
-  hk_decide_executor(m, o, r, block, d);
   return HK_OK;
 }
 

@@ -24,6 +24,8 @@ double hk_price_gpu(const hk_machine *m, const hk_outline *o, double block);
 bool hk_gpu_is_small(const hk_machine *m, const hk_outline *o, size_t block);
 /* Bytes of a block that one wave moves through slots. `block`: bytes of a block on one channel. */
 size_t hk_chunk(const hk_machine *m, const hk_outline *o, size_t block);
+/* The same, in waves of at most `most` bytes. */
+size_t hk_chunk_within(const hk_machine *m, const hk_outline *o, size_t block, size_t most);
 static inline size_t hk_channel_block(const hk_machine *m, size_t block) {
   return (block + (size_t)m->channels - 1) / (size_t)m->channels;
 }

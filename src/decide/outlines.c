@@ -119,6 +119,7 @@ out:
 
 hk_status hk_outlines_get(hk_outlines *o, const hk_algorithm *a, hk_coll coll, const hk_outline **out) {
   int i = 0;
+  if (!o) return HK_FAIL(HK_ERR_INTERNAL, "the machine has no programs' outlines");
   coll = hk_coll_plain(coll);
   while (o->at[i].algorithm && o->at[i].algorithm != a) i++;
   o->at[i].algorithm = a;

@@ -1,15 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Decides how a call's data travels, and what runs it (payload.h). */
 #include "payload.h"
+#include "../program/cursor.h"
 #include "cost.h"
 #include "outlines.h"
 #include "select.h"
+
+enum { READ_BYTES = 16 << 20 /* of a wave that is read by reference, see payload_chunk */ };
 
 bool hk_payload_may_place(const hk_machine *m) {
   return !m->team.overlap && m->team.nranks > 2 && m->team.nranks <= HK_PLACES_READERS + 1;
 }
 
-bool hk_payload_reads(const hk_machine *m, const hk_outline *o, size_t block) {
+/* hk_payload.reads. `block`: bytes of a block on one channel. */
+static bool payload_reads(const hk_machine *m, const hk_outline *o, size_t block) {
   return m->reads > 0 && block >= HK_REF_MIN_BYTES && o->summary.refers && o->summary.first.rounds == 1 &&
          hk_by_cma(m, o, block) & HK_CMA_MOVES;
 }
@@ -22,7 +26,7 @@ bool hk_decide_engines(const hk_machine *m, hk_coll coll) {
 
 void hk_decide_payload(const hk_machine *m, const hk_outline *o, const hk_request *r, size_t block, hk_decision *d) {
   const size_t each = hk_channel_block(m, block);
-  hk_payload p = {.reads = o && hk_payload_reads(m, o, each), .uncached = hk_exceeds_caches(r->bytes)};
+  hk_payload p = {.reads = o && payload_reads(m, o, each), .uncached = hk_exceeds_caches(r->bytes)};
   if (!m->quantised && block >= HK_REF_MIN_BYTES)
     p.by_cma = o && !p.reads ? hk_by_cma(m, o, each) : HK_CMA_MOVES | HK_CMA_PLACED;
   /* a sum that exceeds the caches is stored past them, into the slot: so no peer reads it from there */
@@ -62,4 +66,39 @@ void hk_decide_executor(const hk_machine *m, const hk_outline *o, const hk_reque
   d->executor_why =
       steps ? "One wave moves all blocks, so the plan keeps its instructions ready as steps, if its links are in memory"
             : "Its lanes run by turns, because blocks are long, or quantised, or the last one is shorter";
+}
+
+/* References take no room in slots, so their waves may be longer. Longer waves are better: a rank can be ahead of its
+ * peers only by as many waves as a link has slots, and after each wave it waits for the slower of two ranks. */
+static size_t payload_chunk(const hk_machine *m, const hk_outline *o, size_t block, bool reads) {
+  return reads ? hk_chunk_within(m, o, block, READ_BYTES) : hk_chunk(m, o, block);
+}
+
+hk_status hk_choose_chunk(const hk_machine *m, const struct hk_algorithm *a, hk_coll coll, size_t block, size_t *out) {
+  const hk_outline *o;
+  HK_OR_RETURN(hk_outlines_get(m->outlines, a, coll, &o));
+  block = hk_channel_block(m, block);
+  *out = o ? payload_chunk(m, o, block, payload_reads(m, o, block)) : m->slot_bytes;
+  return HK_OK;
+}
+
+/* Bytes of a block, as hk_block_bytes computes them from a program. */
+static size_t payload_block_of(const hk_machine *m, const hk_outline *o, const hk_request *r) {
+  const hk_partition partition = hk_coll_partition(r->coll);
+  const size_t messages = partition == HK_PART_WHOLE ? (size_t)m->team.nranks : 1;
+  const size_t parts = o ? o->summary.blocks / messages : 1;
+  return hk_part_bytes(partition, parts ? parts : 1, r->bytes / messages, r->unit);
+}
+
+hk_status hk_decide_execution(hk_machine *m, const hk_request *r, hk_decision *d) {
+  const hk_outline *o;
+  HK_OR_RETURN(hk_outlines_get(m->outlines, d->algorithm, r->coll, &o));
+  const size_t block = payload_block_of(m, o, r);
+  m->uncached = hk_exceeds_caches(r->bytes);
+  hk_decide_payload(m, o, r, block, d);
+  /* If each pair has its own length, no rank knows the longest: then waves of references are as long as they may be. */
+  const size_t longest = hk_coll_pairs(r->coll) && d->payload.reads ? (size_t)READ_BYTES : hk_channel_block(m, block);
+  d->chunk = o ? payload_chunk(m, o, longest, d->payload.reads) : m->slot_bytes;
+  hk_decide_executor(m, o, r, block, d);
+  return HK_OK;
 }

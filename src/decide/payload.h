@@ -42,8 +42,6 @@ struct hk_outline;  /* outlines.h */
 /* True if this many ranks on CPUs may write to places. Measured: two ranks lose (docs/results/cpu.md); the cause is not
  * known. */
 bool hk_payload_may_place(const struct hk_machine *m);
-/* hk_payload.reads. `block`: bytes of a block on one channel. */
-bool hk_payload_reads(const struct hk_machine *m, const struct hk_outline *o, size_t block);
 /* True if copy engines run the collective, without a program, if all outputs are at one place of a symmetric window. */
 bool hk_decide_engines(const struct hk_machine *m, hk_coll coll);
 /* Sets d->payload; equal on all ranks. `o` may be NULL: a transfer. `block`: bytes of a block. */
