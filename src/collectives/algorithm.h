@@ -46,12 +46,6 @@ static inline const char *hk_algorithm_cannot(const hk_algorithm *a, const hk_te
   if (a->loaded && a->loaded->nranks != team->nranks) return "is a program for another number of ranks";
   return a->cannot ? a->cannot(team, hk_coll_plain(coll)) : NULL;
 }
-/* True if its file is for other sizes, or for calls in another place. */
-static inline bool hk_algorithm_outside(const hk_algorithm *a, size_t bytes, hk_inplace inplace) {
-  const hk_loaded *l = a->loaded;
-  return l && (bytes < l->least || (l->most && bytes > l->most) || (inplace == HK_INPLACE_YES && !l->in_place) ||
-               (inplace == HK_INPLACE_NO && !l->out_of_place));
-}
 static inline bool hk_algorithm_supports(const hk_algorithm *a, const hk_team *team, hk_coll coll) {
   return (a->colls >> coll & 1u) && !hk_algorithm_cannot(a, team, coll);
 }

@@ -106,6 +106,13 @@ static hk_status select_price(const hk_machine *m, const hk_filter *w, hk_coll c
   return HK_OK;
 }
 
+/* True if its file is for other sizes, or for calls in another place. */
+static bool select_outside(const hk_algorithm *a, size_t bytes, hk_inplace inplace) {
+  const hk_loaded *l = a->loaded;
+  return l && (bytes < l->least || (l->most && bytes > l->most) || (inplace == HK_INPLACE_YES && !l->in_place) ||
+               (inplace == HK_INPLACE_NO && !l->out_of_place));
+}
+
 static hk_status select_cheapest(const hk_machine *m, const hk_filter *w, hk_coll coll, size_t bytes, hk_decision *best,
                                  bool *found) {
   const size_t last = hk_size_class_last(bytes);
@@ -114,7 +121,7 @@ static hk_status select_cheapest(const hk_machine *m, const hk_filter *w, hk_col
   for (int i = 0; all[i]; i++) {
     const hk_algorithm *a = all[i];
     if (select_excluded(m, w, coll, i)) continue;
-    if (!(w && w->any_size) && hk_algorithm_outside(a, last, w ? w->inplace : HK_INPLACE_ANY)) continue;
+    if (!(w && w->any_size) && select_outside(a, last, w ? w->inplace : HK_INPLACE_ANY)) continue;
     for (int p = 0; p < HK_PROTO_COUNT; p++) {
       hk_decision d;
       if (!select_may_use(m, w, coll, i, (hk_protocol)p)) continue;
@@ -246,7 +253,7 @@ hk_status hk_select_all(const hk_machine *m, const hk_filter *filter, hk_coll co
     hk_alternative row = {.what.algorithm = a, .what.channels = 1};
     const char *why = select_excluded(m, filter, coll, i);
     if (!(a->colls >> coll & 1u)) continue;
-    if (!why && hk_algorithm_outside(a, bytes, HK_INPLACE_ANY))
+    if (!why && select_outside(a, bytes, HK_INPLACE_ANY))
       why = "is for other sizes, by its file: NCCL_ALGO or a tuning file can force it";
     snprintf(row.why, sizeof row.why, "%s", why ? why : "");
     if (row.why[0]) {
