@@ -53,5 +53,5 @@ hk_status hk_connect_start(const hk_addr *to, int *fd);
 /* Before connect(2) or listen(2): the connection's congestion control is reno, which paces nothing, if the system has
  * it. bbr paces: a connection that began with it uses a timer for every few packets until it ends. Inside a host there
  * is no congestion, and pacing takes half of the time of 8 ranks' exchanges. Connections between hosts get the system's
- * choice back when they are made (net/socket.c). */
+ * choice back when they are made (net/socket/socket.c). */
 void hk_tcp_unpaced(int fd);

@@ -6,7 +6,7 @@
  * A group is one rank of each host. All ranks listen and publish a fact; those of a group then connect together.
  *
  * Threads. All functions run on the thread of the init or of the communicator's lanes. The plugin's connect and its
- * calls at the end run on a thread of their own (net/plugin_thread.c).
+ * calls at the end run on a thread of their own (net/plugin/plugin_thread.c).
  */
 #pragma once
 #include "../program/operation.h"
