@@ -1,10 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The verbs provider's table of functions: opening and closing ends. */
+#include <stdlib.h>
+#include <sys/mman.h>
+#include "../../../base/tcp.h"
 #include "ib_data.h"
 #include "ib_memory.h"
 #include "ib_state.h"
 
 enum { FLUSH_S = 2 };
+
+void hk_ib_conn_free(hk_ib_conn *c) {
+  hk_ib_ctx *x = c->ctx;
+  hk_ib_send_bye(c);
+  hk_ib_drop_qps(c);
+  hk_ib_free_memory(c);
+  if (c->control.fd >= 0) hk_tcp_close(c->control.fd);
+  if (c->arena && (c->dials || !c->remote.n)) munmap(c->arena, c->arena_bytes);
+  free(c->tx.pending);
+  hk_ib_leave_active(c);
+  x->conns[c->index] = NULL;
+  x->nconns--;
+  free(c);
+}
 
 static hk_status ib_open_end(hk_ib_ctx *x, hk_net_end *e) {
   hk_status rc = HK_OK;

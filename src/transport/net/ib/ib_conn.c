@@ -51,20 +51,6 @@ no_memory:
   return HK_FAIL_ERRNO("no memory for the connection to rank %d", peer);
 }
 
-void hk_ib_conn_free(hk_ib_conn *c) {
-  hk_ib_ctx *x = c->ctx;
-  hk_ib_send_bye(c);
-  hk_ib_drop_qps(c);
-  hk_ib_free_memory(c);
-  if (c->control.fd >= 0) hk_tcp_close(c->control.fd);
-  if (c->arena && (c->dials || !c->remote.n)) munmap(c->arena, c->arena_bytes);
-  free(c->tx.pending);
-  hk_ib_leave_active(c);
-  x->conns[c->index] = NULL;
-  x->nconns--;
-  free(c);
-}
-
 void hk_ib_stir(hk_ib_conn *c) {
   hk_ib_ctx *x = c->ctx;
   if (c->place) return;

@@ -241,7 +241,7 @@ static inline size_t hk_ib_ring_bytes(const hk_ib_conn *c) {
 
 /* A connection that is not connected yet. `arena`: memory of the caller's that stays the caller's; NULL: it is made. */
 hk_status hk_ib_conn_new(hk_ib_ctx *x, int peer, int channel, void *arena, size_t arena_bytes, hk_ib_conn **out);
-void hk_ib_conn_free(hk_ib_conn *c);
+void hk_ib_conn_free(hk_ib_conn *c); /* ib.c */
 /* Progress looks at the connection: something may be there to move. */
 void hk_ib_stir(hk_ib_conn *c);
 void hk_ib_leave_active(hk_ib_conn *c); /* progress does not look at it any more */
