@@ -291,8 +291,8 @@ int hk_wire_broken(ncclComm_t c) {
 
 void hk_wire_memory(ncclComm_t c, void *base, size_t bytes, bool there) {
   for (int t = 0; t < HK_TRANSPORT_COUNT; t++)
-    if (hk_transports[t]->memory && c->wiring->states[t])
-      hk_transports[t]->memory(c->wiring->states[t], base, bytes, there);
+    if (hk_transports[t]->zero_copy && hk_transports[t]->zero_copy->memory && c->wiring->states[t])
+      hk_transports[t]->zero_copy->memory(c->wiring->states[t], base, bytes, there);
 }
 
 const struct hk_remote *hk_wire_remote(ncclComm_t c, int peer, void **ctx) {

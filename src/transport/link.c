@@ -82,16 +82,16 @@ bool hk_link_refer(hk_link *l, const void *data, size_t bytes, hk_ref *ref) {
     *ref = (hk_ref){.region = 0, .offset = (uint64_t)(uintptr_t)data};
     return true;
   }
-  const hk_transport *t = l->owner->transport;
-  return l->by_ref && t->refer && t->refer(l->owner, l, data, bytes, ref);
+  const hk_transport_zero_copy *z = l->owner->transport->zero_copy;
+  return l->by_ref && z && z->refer && z->refer(l->owner, l, data, bytes, ref);
 }
 
 void hk_link_post_target(hk_link *l, uint64_t k, void *to, uint32_t bytes) {
-  l->owner->transport->post_target(l->owner, l, k, to, bytes);
+  l->owner->transport->zero_copy->post_target(l->owner, l, k, to, bytes);
 }
 
 hk_status hk_link_fetch(hk_link *l, const hk_slot *s, void *to) {
-  return l->owner->transport->fetch(l->owner, l, &s->ref, to, s->bytes);
+  return l->owner->transport->zero_copy->fetch(l->owner, l, &s->ref, to, s->bytes);
 }
 
 const void *hk_link_resolve(hk_link *l, const hk_slot *s) {
@@ -104,7 +104,7 @@ const void *hk_link_resolve(hk_link *l, const hk_slot *s) {
     return NULL;
   }
   const hk_transport *t = l->owner ? l->owner->transport : NULL;
-  if (t && t->resolve) return t->resolve(l->owner, l, &s->ref, s->bytes);
+  if (t && t->zero_copy && t->zero_copy->resolve) return t->zero_copy->resolve(l->owner, l, &s->ref, s->bytes);
   HK_FAIL(HK_ERR_INTERNAL, "rank %u sent a reference to shared region %llu over a %s link, which cannot resolve it",
           l->peer, (unsigned long long)s->ref.region, t ? t->name : "raw");
   return NULL;

@@ -17,8 +17,8 @@ static bool places_covers(uint64_t first, uint32_t count, uint64_t number) {
 void hk_places_post(hk_link *l, void *to, size_t bytes, uint32_t count, size_t each, uint32_t signature) {
   hk_places *p = &l->heads->places;
   hk_ref at;
-  const hk_transport *t = l->owner ? l->owner->transport : NULL;
-  if (!t || !t->export_target || !t->export_target(l->owner, l, to, bytes, &at)) return;
+  const hk_transport_zero_copy *z = l->owner ? l->owner->transport->zero_copy : NULL;
+  if (!z || !z->export_target || !z->export_target(l->owner, l, to, bytes, &at)) return;
   /* The sender may be looking at the last offer. release, all: if it sees one of the new values, it finds that `first`
    * has changed. No two offers have the same `first`. relaxed: the next store releases this one. */
   atomic_store_explicit(&p->first, 0, memory_order_relaxed);
@@ -82,19 +82,19 @@ static bool places_read_offer(hk_places *p, uint64_t number, const hk_placing *w
 }
 
 hk_status hk_places_claim(hk_link *l, const hk_placing *what, void **to, unsigned *n, int *bad_peer) {
-  const hk_transport *t = l->owner ? l->owner->transport : NULL;
+  const hk_transport_zero_copy *z = l->owner ? l->owner->transport->zero_copy : NULL;
   const uint64_t number = l->done + 1;
   hk_slot *s = places_slot_of(l, number);
   hk_ref at;
   *n = 0;
-  if (!t || !t->map_target || l->by_ref != 1 || !l->nheads || l->nheads > HK_PLACES_READERS) return HK_OK;
+  if (!z || !z->map_target || l->by_ref != 1 || !l->nheads || l->nheads > HK_PLACES_READERS) return HK_OK;
   for (uint32_t i = 0; i < l->nheads; i++)
     if (!places_read_offer(&l->heads[i].places, number, what, &at)) return HK_OK;
   atomic_store_explicit(&s->writing, number, memory_order_seq_cst); /* as in hk_places_withdraw */
   for (uint32_t i = 0; i < l->nheads; i++) {
     bool there = places_read_offer(&l->heads[i].places, number, what, &at);
     char *place = NULL;
-    hk_status rc = there ? t->map_target(l->owner, l, i, &at, what->bytes, &place) : HK_OK;
+    hk_status rc = there ? z->map_target(l->owner, l, i, &at, what->bytes, &place) : HK_OK;
     if (!place) {
       /* release: nothing has been written */
       atomic_store_explicit(&s->writing, 0, memory_order_release);

@@ -99,8 +99,8 @@ static void self_detach(hk_transport_state *state) {
 }
 
 /* Functions that are NULL: join (no peers), multicast (no other rank would read it), progress (the ends share memory),
- * resolve and refer (by_ref == 2: addresses are passed as they are), close (`open` allocates nothing for an end), and
- * all services other than links. */
+ * zero_copy (by_ref == 2: addresses are passed as they are), close (`open` allocates nothing for an end), and all
+ * services other than links. */
 const hk_transport hk_transport_self = {
     .name = "self",
     .attach = self_attach,

@@ -97,6 +97,28 @@ typedef struct hk_transport_payload {
   struct hk_memory *(*gpu_memory)(hk_link *link);
 } hk_transport_payload;
 
+/* User memory as the place of a message: references to the sender's, places in the receiver's. */
+typedef struct hk_transport_zero_copy {
+  /* Turns a reference of `link` into an address.  NULL: no references are sent across processes. */
+  const void *(*resolve)(hk_transport_state *s, hk_link *link, const hk_ref *ref, size_t bytes);
+  /* Sender: the reference for [data, data + bytes); false if the memory cannot be shared.  NULL: always false. */
+  bool (*refer)(hk_transport_state *s, hk_link *link, const void *data, size_t bytes, hk_ref *out);
+  /* `there`: the user has registered this host memory, so messages may be sent from it without a copy. False: the
+   * registration ends; no operation uses the memory. From any thread. NULL: the transport does not use registered
+   * memory. */
+  void (*memory)(hk_transport_state *s, void *base, size_t bytes, bool there);
+  /* Receiver: hk_link_post_target.  NULL: no link's place_min is ever above 0. */
+  void (*post_target)(hk_transport_state *s, hk_link *link, uint64_t k, void *to, uint32_t bytes);
+  /* Receiver of a multicast: the reference by which its sender may map [data, data + bytes) and write there. False: it
+   * cannot. NULL: always false (places.h). */
+  bool (*export_target)(hk_transport_state *s, hk_link *link, const void *data, size_t bytes, hk_ref *out);
+  /* Sender of a multicast: the address of the memory that reader `reader` (an index into link->heads) has lent. */
+  hk_status (*map_target)(hk_transport_state *s, hk_link *link, unsigned reader, const hk_ref *ref, size_t bytes,
+                          char **at);
+  /* Copies the data of a reference with HK_REGION_PRIVATE. NULL: `refer` returns no such reference. */
+  hk_status (*fetch)(hk_transport_state *s, hk_link *link, const hk_ref *ref, void *to, size_t bytes);
+} hk_transport_zero_copy;
+
 /* Services other than links, for the ranks of a host.  The first transport that has them is used.  Valid from `join` to
  * `detach`. */
 typedef struct hk_transport_host {
@@ -161,27 +183,9 @@ typedef struct hk_transport {
   void (*ring)(hk_link *link);
   /* Sleeps until there may be data to move, or for about a millisecond. NULL: the transport cannot sleep. */
   void (*sleep)(hk_transport_state *s);
-  /* Turns a reference of `link` into an address.  NULL: no references are sent across processes. */
-  const void *(*resolve)(hk_transport_state *s, hk_link *link, const hk_ref *ref, size_t bytes);
-  /* Sender: the reference for [data, data + bytes); false if the memory cannot be shared.  NULL: always false. */
-  bool (*refer)(hk_transport_state *s, hk_link *link, const void *data, size_t bytes, hk_ref *out);
-  /* `there`: the user has registered this host memory, so messages may be sent from it without a copy. False: the
-   * registration ends; no operation uses the memory. From any thread. NULL: the transport does not use registered
-   * memory. */
-  void (*memory)(hk_transport_state *s, void *base, size_t bytes, bool there);
-  /* Receiver: hk_link_post_target.  NULL: no link's place_min is ever above 0. */
-  void (*post_target)(hk_transport_state *s, hk_link *link, uint64_t k, void *to, uint32_t bytes);
   /* An operation has ended with an error: after this returns, nothing is written to offered places. The communicator is
    * not used again. From its lane's thread. NULL: only `progress` writes to them. */
   void (*withdraw)(hk_transport_state *s);
-  /* Receiver of a multicast: the reference by which its sender may map [data, data + bytes) and write there. False: it
-   * cannot. NULL: always false (places.h). */
-  bool (*export_target)(hk_transport_state *s, hk_link *link, const void *data, size_t bytes, hk_ref *out);
-  /* Sender of a multicast: the address of the memory that reader `reader` (an index into link->heads) has lent. */
-  hk_status (*map_target)(hk_transport_state *s, hk_link *link, unsigned reader, const hk_ref *ref, size_t bytes,
-                          char **at);
-  /* Copies the data of a reference with HK_REGION_PRIVATE. NULL: `refer` returns no such reference. */
-  hk_status (*fetch)(hk_transport_state *s, hk_link *link, const hk_ref *ref, void *to, size_t bytes);
   /* NULL: nothing to give back. */
   void (*close)(hk_link *link);
   void (*detach)(hk_transport_state *s);
@@ -189,6 +193,7 @@ typedef struct hk_transport {
    * From any thread. */
   const struct hk_remote *(*remote)(hk_transport_state *s, int peer, void **ctx);
 
-  const hk_transport_payload *payload; /* NULL: `open` makes the memory of all payloads, on the host */
-  const hk_transport_host *host;       /* NULL: none of these services */
+  const hk_transport_zero_copy *zero_copy; /* NULL: all messages go through slots, except with hk_link.by_ref 2 */
+  const hk_transport_payload *payload;     /* NULL: `open` makes the memory of all payloads, on the host */
+  const hk_transport_host *host;           /* NULL: none of these services */
 } hk_transport;

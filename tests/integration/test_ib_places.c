@@ -47,7 +47,7 @@ static way open_way(int devices) {
   way t = {w, net_link(&w->ranks[0], 1, HK_LINK_SEND, 3), net_link(&w->ranks[1], 0, HK_LINK_RECV, 3), malloc(MEMORY)};
   while (atomic_load(&t.send->state) != HK_LINK_READY || atomic_load(&t.recv->state) != HK_LINK_READY) progress(&t);
   ck_assert(!hk_link_places(t.recv, SLOT)); /* nothing is registered yet */
-  hk_transport_net.memory(w->ranks[1].state, t.memory, MEMORY, true);
+  hk_transport_net.zero_copy->memory(w->ranks[1].state, t.memory, MEMORY, true);
   watch(t.memory, MEMORY);
   return t;
 }
@@ -139,11 +139,12 @@ TEST(registers_once) {
   ck_assert_uint_eq(verbs->locked, locked + MEMORY);
   for (unsigned i = 1; i < 20; i++) ck_assert(pass(&t, i));
   ck_assert_uint_eq(verbs->registered, registered + 1);
-  hk_transport_net.memory(t.w->ranks[1].state, t.memory, MEMORY, false);
+  hk_transport_net.zero_copy->memory(t.w->ranks[1].state, t.memory, MEMORY, false);
   ck_assert_uint_eq(verbs->locked, locked);
   ck_assert(!hk_link_places(t.recv, PIECE));
   ck_assert(!pass(&t, 20));
-  hk_transport_net.memory(t.w->ranks[1].state, t.memory, MEMORY, true); /* it is not taken back before the end */
+  hk_transport_net.zero_copy->memory(t.w->ranks[1].state, t.memory, MEMORY,
+                                     true); /* it is not taken back before the end */
   ck_assert(pass(&t, 21));
   close_way(&t);
 }
@@ -166,7 +167,7 @@ TEST_LOOP(writes_nothing_to_fixed_memory, 2) {
     for (unsigned i = 0; i < 10; i++) ck_assert(!pass(&t, i));
     ck_assert_uint_eq(verbs->landed, 0);
   }
-  hk_transport_net.memory(t.w->ranks[0].state, data, PIECE, true);
+  hk_transport_net.zero_copy->memory(t.w->ranks[0].state, data, PIECE, true);
   fill(data, PIECE, 10);
   ck_assert(hk_link_can_send(t.send, PIECE) && hk_link_refer(t.send, data, PIECE, &ref));
   t.send->slots[(uint32_t)t.send->done & t.send->mask].ref = ref;
@@ -236,7 +237,7 @@ static pair open_pair(int devices, uint32_t nslots) {
   for (int i = 0; i < 2; i++) {
     size_t bytes = (size_t)MESSAGES * (MOST + 1);
     p.memory[i] = malloc(bytes);
-    hk_transport_net.memory(p.w->ranks[i].state, p.memory[i], bytes, true);
+    hk_transport_net.zero_copy->memory(p.w->ranks[i].state, p.memory[i], bytes, true);
     p.t[i] = (stream){.rank = &p.w->ranks[i],
                       .peer = 1 - i,
                       .channel = 3,

@@ -48,7 +48,8 @@ static void offer(hk_transport_state *s, hk_link *l, uint64_t k, void *to, uint3
   places[nplaces++] = (place){l, k, to, bytes};
   noffers++;
 }
-static const hk_transport proxied = {.name = "proxied", .post_target = offer};
+static const hk_transport_zero_copy proxied_zero_copy = {.post_target = offer};
+static const hk_transport proxied = {.name = "proxied", .zero_copy = &proxied_zero_copy};
 static hk_transport_state owner = {.transport = &proxied};
 
 /* What has come is written to its place at once, and its slot refers to that. */

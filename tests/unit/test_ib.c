@@ -115,7 +115,7 @@ TEST_LOOP(sends_registered_memory, 3) {
   ck_assert(!hk_link_refer(send, memory, PIECE, &ref));
   ib_carry(w, send, recv, 60000); /* for the first large message the FIFOs are registered */
   before = verbs->nmrs;
-  hk_transport_net.memory(sender, memory, REGISTERED, true);
+  hk_transport_net.zero_copy->memory(sender, memory, REGISTERED, true);
   for (int i = 0; i < 10; i++) {
     pass_by_reference(w, send, recv, memory + i * 1234, PIECE);
     ck_assert_int_eq(verbs->nmrs, before + ndevices);
@@ -123,7 +123,7 @@ TEST_LOOP(sends_registered_memory, 3) {
   pass_by_reference(w, send, recv, memory + REGISTERED - PIECE, PIECE);
   ck_assert(!hk_link_refer(send, memory + REGISTERED - PIECE + 1, PIECE, &ref));
   ck_assert(!hk_link_refer(send, memory, 100, &ref)); /* small ones are copied */
-  hk_transport_net.memory(sender, memory, REGISTERED, false);
+  hk_transport_net.zero_copy->memory(sender, memory, REGISTERED, false);
   ck_assert_int_eq(verbs->nmrs, before);
   ck_assert(!hk_link_refer(send, memory, PIECE, &ref));
   net_unlink(send);
@@ -142,9 +142,9 @@ TEST(copies_what_the_device_refuses) {
   char *memory = calloc(1, REGISTERED);
   memory[5] = 1;
   verbs->lockable = verbs->locked + 8 * 131072; /* the FIFO's */
-  hk_transport_net.memory(w->ranks[0].state, memory, REGISTERED, true);
+  hk_transport_net.zero_copy->memory(w->ranks[0].state, memory, REGISTERED, true);
   for (int i = 0; i < 10; i++) pass_by_reference(w, send, recv, memory + i, PIECE);
-  hk_transport_net.memory(w->ranks[0].state, memory, PIECE, true);
+  hk_transport_net.zero_copy->memory(w->ranks[0].state, memory, PIECE, true);
   verbs->lockable = 0;
   pass_by_reference(w, send, recv, memory, PIECE);
   net_unlink(send);

@@ -40,7 +40,7 @@ static void teardown(puts_bench *b) {
   ib_end();
 }
 static void memory_of(const puts_bench *b, int rank, void *at, size_t bytes, bool there) {
-  hk_transport_net.memory(b->w->ranks[rank].state, at, bytes, there);
+  hk_transport_net.zero_copy->memory(b->w->ranks[rank].state, at, bytes, there);
 }
 
 /* Control connections are looked at now and then: from here on at once. */

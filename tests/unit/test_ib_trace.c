@@ -88,7 +88,7 @@ TEST(writes_to_places) {
   rdma_plenty = true;
   rdma_param("NCCL_NET_FORCE_MERGE", "fake0,fake1");
   scene s = scene_open("places", 2);
-  for (int i = 0; i < 2; i++) hk_transport_net.memory(s.w->ranks[i].state, s.memory[i], MEMORY, true);
+  for (int i = 0; i < 2; i++) hk_transport_net.zero_copy->memory(s.w->ranks[i].state, s.memory[i], MEMORY, true);
   s.by_ref = true;
   scene_connect(&s, true, true);
   for (unsigned round = 1; round <= 4; round++) {
@@ -96,7 +96,7 @@ TEST(writes_to_places) {
       if (round != 2) offer_all(&s, i, large, HK_ARRAY_LENGTH(large), 3 * round);
     scene_exchange(&s, large, HK_ARRAY_LENGTH(large), 3);
   }
-  hk_transport_net.memory(s.w->ranks[1].state, s.memory[1], MEMORY, false);
+  hk_transport_net.zero_copy->memory(s.w->ranks[1].state, s.memory[1], MEMORY, false);
   s.by_ref = false;
   scene_exchange(&s, large, HK_ARRAY_LENGTH(large), 3);
   offer_all(&s, 0, large, HK_ARRAY_LENGTH(large), 18);
@@ -301,7 +301,7 @@ TEST_LOOP(does_without, 4) {
   scene_exchange(&s, large, 3, 4);
   verbs->device[1].full = _i == 3;
   if (_i == 3) {
-    for (int i = 0; i < 2; i++) hk_transport_net.memory(s.w->ranks[i].state, s.memory[i], MEMORY, true);
+    for (int i = 0; i < 2; i++) hk_transport_net.zero_copy->memory(s.w->ranks[i].state, s.memory[i], MEMORY, true);
     s.by_ref = true;
     scene_exchange(&s, large, 3, 4);
   }
@@ -478,9 +478,9 @@ TEST(puts_by_the_card) {
   const hk_remote *remote = NULL;
   for (int i = 0; i < 2; i++) remote = hk_transport_net.remote(s.w->ranks[i].state, 1 - i, &ctx[i]);
   ck_assert_int_eq(remote->open(ctx[0], 1, 3), HK_OK);
-  hk_transport_net.memory(s.w->ranks[1].state, s.memory[1], MEMORY, true);
+  hk_transport_net.zero_copy->memory(s.w->ranks[1].state, s.memory[1], MEMORY, true);
   for (unsigned k = 0; k < 12; k++) {
-    if (k == 6) hk_transport_net.memory(s.w->ranks[0].state, s.memory[0], MEMORY, true);
+    if (k == 6) hk_transport_net.zero_copy->memory(s.w->ranks[0].state, s.memory[0], MEMORY, true);
     const hk_remote_put p = {.window = {.number = 5 + k / 9, .at = (uint64_t)(uintptr_t)s.memory[1], .bytes = MEMORY},
                              .offset = 64 * k,
                              .data = s.memory[0] + k,

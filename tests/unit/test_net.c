@@ -387,11 +387,11 @@ TEST(refers_to_any_memory) {
     ck_assert_int_eq(hk_transport_net.payload->rest(l, &rests), HK_OK);
     ck_assert_int_eq(rests, yes);
   }
-  ck_assert(hk_transport_net.refer(s, l, data, sizeof data, &ref));
+  ck_assert(hk_transport_net.zero_copy->refer(s, l, data, sizeof data, &ref));
   ck_assert(ref.region == 0 && ref.offset == (uint64_t)(uintptr_t)data);
-  ck_assert_ptr_eq(hk_transport_net.resolve(s, l, &ref, sizeof data), data);
+  ck_assert_ptr_eq(hk_transport_net.zero_copy->resolve(s, l, &ref, sizeof data), data);
   ref.region = 1;
-  ck_assert_ptr_null(hk_transport_net.resolve(s, l, &ref, sizeof data));
+  ck_assert_ptr_null(hk_transport_net.zero_copy->resolve(s, l, &ref, sizeof data));
   ck_assert(l->by_ref == 2 && l->limit == 4 && l->mask == 3 && !l->gpu && l->owner == s && l->proxied && l->peer == 1);
   ck_assert(hk_transport_net.payload->grows(s, &(hk_link_key){.peer = 1, .kind = HK_LINK_SEND}));
   hk_link other = {.peer = 0};

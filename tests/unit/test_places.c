@@ -38,7 +38,8 @@ static hk_status borrow(hk_transport_state *s, hk_link *l, unsigned reader, cons
   return HK_OK;
 }
 
-static const hk_transport fake = {.name = "fake", .export_target = lend, .map_target = borrow};
+static const hk_transport_zero_copy fake_zero_copy = {.export_target = lend, .map_target = borrow};
+static const hk_transport fake = {.name = "fake", .zero_copy = &fake_zero_copy};
 static hk_transport_state state = {.transport = &fake};
 static hk_slot slots[SLOTS];
 static hk_head heads[READERS];

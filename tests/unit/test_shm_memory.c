@@ -51,7 +51,7 @@ TEST(allocator) {
 
 static void send_ref(world_rank *r, hk_link *l, const void *data, size_t bytes) {
   await_send(r, l);
-  MUST(r->transport->refer(r->state, l, data, bytes, &l->slots[l->done & l->mask].ref));
+  MUST(r->transport->zero_copy->refer(r->state, l, data, bytes, &l->slots[l->done & l->mask].ref));
   hk_link_publish(l, (uint32_t)bytes, 0, HK_SLOT_REF);
 }
 
@@ -68,9 +68,10 @@ static void ring_leader(world_rank *r, hk_link *out, int n) {
   hk_ref ref;
   for (int i = 0; i < n; i++)
     if (out[i].by_ref == 1) {
-      MUST(!r->transport->refer(r->state, &out[i], plain, sizeof plain, &ref));
-      MUST(!r->transport->refer(r->state, &out[i], keep + BIG - 1, 8192, &ref)); /* beyond the region's end */
-      MUST(r->transport->refer(r->state, &out[i], keep + 5, 8, &ref) && ref.region && ref.offset == 5);
+      MUST(!r->transport->zero_copy->refer(r->state, &out[i], plain, sizeof plain, &ref));
+      MUST(
+          !r->transport->zero_copy->refer(r->state, &out[i], keep + BIG - 1, 8192, &ref)); /* beyond the region's end */
+      MUST(r->transport->zero_copy->refer(r->state, &out[i], keep + 5, 8, &ref) && ref.region && ref.offset == 5);
     }
   for (int k = 0; k < ROUNDS; k++) {
     unsigned char *once;
@@ -151,30 +152,31 @@ static void bad_references(world_rank *r) {
   if (sends) {
     void *p;
     MUST(hk_host_alloc(&p, 4096) == HK_OK);
-    MUST(r->transport->refer(r->state, &l, p, 100, &ref));
+    MUST(r->transport->zero_copy->refer(r->state, &l, p, 100, &ref));
     MUST(hk_host_free(p) == HK_OK);
     atomic_store(&r->world->notes[0], (int)ref.region);
   }
   world_barrier(r);
   ref = (hk_ref){(uint64_t)atomic_load(&r->world->notes[0]), 0};
   if (!sends) {
-    MUST(!r->transport->resolve(r->state, &l, &ref, 100));
+    MUST(!r->transport->zero_copy->resolve(r->state, &l, &ref, 100));
     MUST(strstr(hk_last_error(), "no longer has"));
   }
   world_barrier(r);
   void *again = NULL;
   if (sends) {
     MUST(hk_host_alloc(&again, 4096) == HK_OK);
-    MUST(r->transport->refer(r->state, &l, again, 100, &ref) &&
+    MUST(r->transport->zero_copy->refer(r->state, &l, again, 100, &ref) &&
          ref.region > (uint64_t)atomic_load(&r->world->notes[0]));
     atomic_store(&r->world->notes[0], (int)ref.region);
   }
   world_barrier(r);
   if (!sends) {
     ref = (hk_ref){(uint64_t)atomic_load(&r->world->notes[0]), 4000};
-    MUST(r->transport->resolve(r->state, &l, &ref, 96) && !r->transport->resolve(r->state, &l, &ref, 97));
+    MUST(r->transport->zero_copy->resolve(r->state, &l, &ref, 96) &&
+         !r->transport->zero_copy->resolve(r->state, &l, &ref, 97));
     ref.offset = UINT64_MAX - 10;
-    MUST(!r->transport->resolve(r->state, &l, &ref, 20));
+    MUST(!r->transport->zero_copy->resolve(r->state, &l, &ref, 20));
   }
   world_barrier(r);
   if (sends) hk_host_free(again);
@@ -253,7 +255,7 @@ static void peek(world_rank *r) {
   for (int p = 1; p < n; p++) {
     if (r->env.rank == 0 && r->world->peers[p].process != r->world->peers[0].process) {
       world_open(r, p, HK_LINK_SEND, 0, &out);
-      MUST(!r->transport->refer(r->state, &out, data, 1000, &ref)); /* cheaper in a slot */
+      MUST(!r->transport->zero_copy->refer(r->state, &out, data, 1000, &ref)); /* cheaper in a slot */
       send_ref(r, &out, data, PIECE);
       MUST(out.slots[0].ref.region == HK_REGION_PRIVATE && hk_slot_private(&out.slots[0]));
       send_ref(r, &out, data + PIECE, PIECE);
@@ -290,7 +292,7 @@ static void no_peek(world_rank *r) {
   char *data = calloc(1, PIECE);
   world_barrier(r);
   world_open(r, sends, sends ? HK_LINK_SEND : HK_LINK_RECV, 0, &l);
-  if (sends) MUST(!r->transport->refer(r->state, &l, data, PIECE, &ref));
+  if (sends) MUST(!r->transport->zero_copy->refer(r->state, &l, data, PIECE, &ref));
   MUST(r->transport->reads(r->state) == 0);
   world_close(r, &l);
   free(data);
@@ -332,9 +334,9 @@ static void peek_alone(world_rank *r) {
   if (paired) world_open(r, sends, sends ? HK_LINK_SEND : HK_LINK_RECV, 0, &pair);
   world_open(r, 0, sends ? HK_LINK_MCAST_SEND : HK_LINK_MCAST_RECV, 0, &all);
   if (sends) {
-    MUST(r->transport->refer(r->state, &pair, data, PIECE, &ref) && ref.region == HK_REGION_PRIVATE);
-    MUST(r->transport->refer(r->state, &all, data, PIECE, &ref) == (r->env.nranks == 2));
-    MUST(!r->transport->refer(r->state, &pair, data, LEAST - 1, &ref));
+    MUST(r->transport->zero_copy->refer(r->state, &pair, data, PIECE, &ref) && ref.region == HK_REGION_PRIVATE);
+    MUST(r->transport->zero_copy->refer(r->state, &all, data, PIECE, &ref) == (r->env.nranks == 2));
+    MUST(!r->transport->zero_copy->refer(r->state, &pair, data, LEAST - 1, &ref));
   }
   world_barrier(r);
   if (paired) world_close(r, &pair);
@@ -369,7 +371,7 @@ static void measured(world_rank *r) {
   world_barrier(r);
   world_open(r, next, HK_LINK_SEND, HK_CHANNEL_P2P, &out);
   world_open(r, before, HK_LINK_RECV, HK_CHANNEL_P2P, &in);
-  atomic_store(&r->world->notes[r->env.rank], r->transport->refer(r->state, &out, data, PIECE, &ref));
+  atomic_store(&r->world->notes[r->env.rank], r->transport->zero_copy->refer(r->state, &out, data, PIECE, &ref));
   for (int i = 0; i < MESSAGES; i++) {
     await_send(r, &out);
     memcpy(hk_link_send_buffer(&out, sizeof i), &i, sizeof i);
@@ -424,7 +426,7 @@ static void copies_only(world_rank *r) {
   bool sends = r->env.rank == 0;
   world_open(r, sends, sends ? HK_LINK_SEND : HK_LINK_RECV, 0, &l);
   MUST(l.by_ref == 0);
-  if (sends) MUST(!r->transport->refer(r->state, &l, r, 8, &ref));
+  if (sends) MUST(!r->transport->zero_copy->refer(r->state, &l, r, 8, &ref));
   world_close(r, &l);
 }
 TEST_LOOP(p2p_disabled, 2) {

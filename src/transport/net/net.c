@@ -504,7 +504,15 @@ static const hk_transport_payload net_payload = {
     .gpu_memory = net_gpu_memory,
 };
 
-/* NULL: multicast (a network has no link to several ranks), fetch (references are addresses of this process). */
+/* NULL: fetch (references are addresses of this process). */
+static const hk_transport_zero_copy net_zero_copy = {
+    .resolve = net_resolve,
+    .refer = net_refer,
+    .memory = net_memory,
+    .post_target = net_offer,
+};
+
+/* NULL: multicast (a network has no link to several ranks). */
 const hk_transport hk_transport_net = {
     .name = "net",
     .fact_bytes = sizeof(net_fact),
@@ -516,11 +524,8 @@ const hk_transport hk_transport_net = {
     .progress = net_progress,
     .ring = net_ring,
     .sleep = net_sleep,
-    .resolve = net_resolve,
-    .refer = net_refer,
-    .memory = net_memory,
-    .post_target = net_offer,
     .withdraw = net_withdraw,
+    .zero_copy = &net_zero_copy,
     .payload = &net_payload,
     .close = net_close,
     .remote = net_remote,

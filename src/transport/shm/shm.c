@@ -115,6 +115,14 @@ static const hk_transport_host shm_host = {
     .write = hk_shm_write,
 };
 
+static const hk_transport_zero_copy shm_zero_copy = {
+    .resolve = hk_shm_resolve,
+    .refer = hk_shm_refer,
+    .export_target = hk_shm_export_target,
+    .map_target = hk_shm_map_target,
+    .fetch = hk_shm_fetch,
+};
+
 /* NULL: progress (the ends share memory). */
 const hk_transport hk_transport_shm = {
     .name = "shm",
@@ -125,12 +133,8 @@ const hk_transport hk_transport_shm = {
     .multicast = shm_multicast,
     .reads = hk_shm_reads,
     .open = shm_open,
-    .resolve = hk_shm_resolve,
-    .refer = hk_shm_refer,
-    .export_target = hk_shm_export_target,
-    .map_target = hk_shm_map_target,
-    .fetch = hk_shm_fetch,
     .close = shm_close,
     .detach = shm_detach,
+    .zero_copy = &shm_zero_copy,
     .host = &shm_host,
 };
