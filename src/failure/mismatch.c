@@ -6,6 +6,7 @@
 #include "../boot/inquiry.h" /* hk_ranks_describe */
 #include "../core/call.h"
 #include "../kernels/exec.h"
+#include "../program/cursor.h"
 #include "../transport/status_page.h"
 #include "failure.h"
 #include "watch.h"

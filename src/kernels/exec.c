@@ -1,14 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The executor on CPU threads (exec.h): steps the lanes of one rank's program. */
-#include "exec.h"
 #include <string.h>
 #include "../program/quantised.h"
 #include "../transport/places.h"
+#include "exec_lanes.h"
 #include "quantised.h"
 #include "steps.h"
 
 static size_t exec_lane_scratch_bytes(const hk_plan *plan, size_t chunk) {
   return plan->program->scratch_blocks * hk_scratch_stride(chunk);
+}
+
+size_t hk_exec_bytes(const hk_plan *plan) {
+  return plan->program->nlanes * plan->channels * sizeof(hk_lane_run) * (plan->proxied ? 2 : 1) +
+         2 * plan->max_operands * sizeof(void *);
 }
 
 size_t hk_exec_scratch_bytes(const hk_plan *plan, size_t chunk) {
@@ -513,4 +518,10 @@ int hk_exec_waits_for(const hk_exec *x, int *peers, int room) {
     hk_exec_add_awaited(exec_link_of(l, o), exec_carried(x, exec_bytes_of(x, l, i, all)), peers, &n, room);
   }
   return n;
+}
+
+bool hk_exec_computed(const hk_exec *x) {
+  for (unsigned i = 0; i < x->nlanes && !x->brief; i++)
+    if (!x->lanes[i].done && !x->lanes[i].draining) return false;
+  return !x->brief || x->live == 0;
 }

@@ -5,20 +5,11 @@
  */
 #pragma once
 #include <stdbool.h>
-#include "../program/cursor.h"
+#include "../program/program.h"
 #include "plan.h"
 
 struct hk_link; /* transport/link.h */
 struct hk_slot; /* the same */
-
-typedef struct hk_lane_run {
-  const hk_instr *instrs; /* of the program */
-  hk_cursor at;
-  uint32_t ready; /* number of the current instruction's first operands that are known to be ready */
-  bool done, draining, must_drain;
-  struct hk_link **links;
-  char *scratch;
-} hk_lane_run;
 
 enum { HK_STEP_LANES = 4 }; /* the most lanes of a program that runs as steps */
 
@@ -39,9 +30,9 @@ typedef struct hk_exec {
   bool whole;                 /* each block has sizes.longest bytes, and the first wave moves all of them */
   hk_sizes sizes;             /* of the launch */
   const void **pointers;      /* [2 * max_operands], for the current move */
-  hk_lane_run *lanes;
+  struct hk_lane_run *lanes;  /* exec_lanes.h */
   /* [nlanes] the instructions up to which each lane's places were offered (exec_look_ahead); NULL: no proxied link */
-  hk_lane_run *ahead;
+  struct hk_lane_run *ahead;
   /* Set with HK_ERR_USAGE: the peer with the wrong slot, and the content of the slot. */
   int bad_peer;
   uint32_t bad_bytes, expected_bytes, bad_signature;
@@ -49,10 +40,7 @@ typedef struct hk_exec {
 } hk_exec;
 
 /* Bytes that hk_exec_init needs at `memory`, in addition to the scratch. */
-static inline size_t hk_exec_bytes(const hk_plan *plan) {
-  return plan->program->nlanes * plan->channels * sizeof(hk_lane_run) * (plan->proxied ? 2 : 1) +
-         2 * plan->max_operands * sizeof(void *);
-}
+size_t hk_exec_bytes(const hk_plan *plan);
 size_t hk_exec_scratch_bytes(const hk_plan *plan, size_t chunk);
 /* memory: hk_exec_bytes, 16-aligned; scratch: hk_exec_scratch_bytes, 64-aligned. The caller keeps both and the launch
  * until the execution is done. */
@@ -70,11 +58,7 @@ static inline hk_status hk_exec_step(hk_exec *x, bool *moved) {
 }
 static inline bool hk_exec_done(const hk_exec *x) { return x->live == 0; }
 /* True if all instructions have run.  Readers may still use the data that this rank sent. */
-static inline bool hk_exec_computed(const hk_exec *x) {
-  for (unsigned i = 0; i < x->nlanes && !x->brief; i++)
-    if (!x->lanes[i].done && !x->lanes[i].draining) return false;
-  return !x->brief || x->live == 0;
-}
+bool hk_exec_computed(const hk_exec *x);
 /* For the watchdog: the peers for which lanes wait, each once; returns their number, at most `room`.  A multicast
  * sender waits for the readers that have not given back the slots that it needs. */
 int hk_exec_waits_for(const hk_exec *x, int *peers, int room);

@@ -2,6 +2,7 @@
 /* Short messages on CPU threads (steps.h). */
 #include "steps.h"
 #include <stdlib.h>
+#include "../program/cursor.h"
 #include "../transport/link.h"
 
 enum { STEPS = 64, OPERANDS = 20 }; /* the most steps of a plan; the most operands of a step */

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "../../src/base/wait.h" /* hk_now_ns */
+#include "../../src/kernels/exec_lanes.h"
 #include "../../src/kernels/steps.h"
 #include "../../src/program/builder.h"
 #include "../../src/transport/transport.h"
