@@ -12,12 +12,27 @@
 #include "../base/fork.h"
 #include "../base/log.h"
 #include "../base/param.h"
+#include "../base/service.h"
 #include "../boot/activity.h"
 #include "../program/program.h"
 #include "failure.h"
 #include "flight_ring.h"
 
 enum { FLIGHT_TICK_MS = 50, FLIGHT_RECORDS = 256 };
+
+/* The recorder, and what decides when its file is written. */
+typedef struct recorder {
+  hk_flight flight;       /* the first member */
+  pthread_mutex_t lock;   /* of the file that a failure causes */
+  bool written;           /* it is there, or could not be written */
+  pthread_mutex_t timing; /* of the timer's start; held only briefly */
+  bool awaited, ended;    /* the timer has been started; it must not be */
+  hk_service_timer timer;
+  int signal_fd; /* -1: none */
+  _Atomic(uint32_t) signals_seen;
+} recorder;
+
+static recorder *flight_recorder(ncclComm_t c) { return (recorder *)(void *)c->flight; }
 
 /* ---- the ring ---- */
 
@@ -28,10 +43,11 @@ hk_status hk_flight_new(ncclComm_t c, hk_flight_report *report) {
   uint64_t room = 1;
   if (!records) return HK_OK;
   while (room < records) room *= 2;
-  hk_flight *f = calloc(1, sizeof *f);
-  if (f) f->ring = aligned_alloc(sizeof *f->ring, room * sizeof *f->ring);
-  if (!f || !f->ring) {
-    free(f);
+  recorder *r = calloc(1, sizeof *r);
+  hk_flight *f = (hk_flight *)r;
+  if (r) f->ring = aligned_alloc(sizeof *f->ring, room * sizeof *f->ring);
+  if (!r || !f->ring) {
+    free(r);
     return HK_FAIL_ERRNO("no memory for a flight recorder of %llu operations (HOCKET_FLIGHT_RECORDS)",
                          (unsigned long long)records);
   }
@@ -39,23 +55,23 @@ hk_status hk_flight_new(ncclComm_t c, hk_flight_report *report) {
   f->mask = room - 1;
   f->records = records;
   f->report = report;
-  f->signal_fd = -1;
+  r->signal_fd = -1;
   f->ticks0 = hk_flight_ticks();
   f->now0 = hk_now_ns();
-  pthread_mutex_init(&f->lock, NULL);
-  pthread_mutex_init(&f->timing, NULL);
+  pthread_mutex_init(&r->lock, NULL);
+  pthread_mutex_init(&r->timing, NULL);
   c->flight = f;
   return HK_OK;
 }
 
 void hk_flight_free(ncclComm_t c) {
-  hk_flight *f = c->flight;
+  recorder *r = flight_recorder(c);
   c->flight = NULL;
-  if (!f) return;
-  pthread_mutex_destroy(&f->lock);
-  pthread_mutex_destroy(&f->timing);
-  free(f->ring);
-  free(f);
+  if (!r) return;
+  pthread_mutex_destroy(&r->lock);
+  pthread_mutex_destroy(&r->timing);
+  free(r->flight.ring);
+  free(r);
 }
 
 uint8_t hk_flight_name(hk_flight *f, const struct hk_program *p) {
@@ -85,16 +101,16 @@ static bool flight_wanted(ncclComm_t c) {
 }
 
 void hk_flight_failed(ncclComm_t c) {
-  hk_flight *f = c->flight;
+  recorder *r = flight_recorder(c);
   if (!flight_wanted(c)) return;
   char kept[HK_ERROR_TEXT]; /* the thread's error is the failure's */
   snprintf(kept, sizeof kept, "%s", hk_last_error());
-  pthread_mutex_lock(&f->lock); /* a second thread waits: it may end the process when it returns */
-  if (!f->written) {
-    f->written = true;
+  pthread_mutex_lock(&r->lock); /* a second thread waits: it may end the process when it returns */
+  if (!r->written) {
+    r->written = true;
     flight_dump_aside(c, "a failure");
   }
-  pthread_mutex_unlock(&f->lock);
+  pthread_mutex_unlock(&r->lock);
   hk_error_adopt(kept);
 }
 
@@ -111,17 +127,17 @@ static void flight_tick(void *arg, int fd, uint32_t events) {
   ncclComm_t c = arg;
   (void)fd, (void)events;
   if (hk_failure_settled(c) == HK_OK) return;
-  hk_service_tick(c->service, &c->flight->timer, 0, NULL, NULL);
+  hk_service_tick(c->service, &flight_recorder(c)->timer, 0, NULL, NULL);
   hk_flight_failed(c);
 }
 
 void hk_flight_await(ncclComm_t c) {
-  hk_flight *f = c->flight;
+  recorder *r = flight_recorder(c);
   if (!flight_wanted(c) || !c->service) return;
-  pthread_mutex_lock(&f->timing);
-  if (!f->awaited && !f->ended) hk_service_tick(c->service, &f->timer, FLIGHT_TICK_MS, flight_tick, c);
-  f->awaited = true;
-  pthread_mutex_unlock(&f->timing);
+  pthread_mutex_lock(&r->timing);
+  if (!r->awaited && !r->ended) hk_service_tick(c->service, &r->timer, FLIGHT_TICK_MS, flight_tick, c);
+  r->awaited = true;
+  pthread_mutex_unlock(&r->timing);
 }
 
 /* ---- on a signal ----
@@ -174,15 +190,15 @@ static void flight_signalled(void *arg, int fd, uint32_t events) {
   const uint32_t count = atomic_load(&flight_signal.count);
   (void)fd, (void)events;
   /* relaxed: only this thread uses it. Equal: the signal came before the communicator, or was another process's */
-  if (count == atomic_load_explicit(&c->flight->signals_seen, memory_order_relaxed)) return;
-  atomic_store_explicit(&c->flight->signals_seen, count, memory_order_relaxed); /* relaxed: as above */
+  if (count == atomic_load_explicit(&flight_recorder(c)->signals_seen, memory_order_relaxed)) return;
+  atomic_store_explicit(&flight_recorder(c)->signals_seen, count, memory_order_relaxed); /* relaxed: as above */
   flight_dump_aside(c, "a signal");
 }
 
 void hk_flight_watch(ncclComm_t c) {
-  hk_flight *f = c->flight;
+  recorder *r = flight_recorder(c);
   const int number = (int)c->settings->FLIGHT_SIGNAL;
-  if (!f) return;
+  if (!r) return;
   const char *folder = c->settings->FLIGHT_DIR;
   if (folder && *folder && access(folder, W_OK))
     HK_WARN_ONCE("HOCKET_FLIGHT_DIR: no flight record can be written into the folder %s: %s", folder, strerror(errno));
@@ -193,29 +209,29 @@ void hk_flight_watch(ncclComm_t c) {
   pthread_mutex_unlock(&flight_signal.lock);
   if (!ready) return;
   /* relaxed: the service thread gets it with hk_service_add */
-  atomic_store_explicit(&f->signals_seen, atomic_load(&flight_signal.count), memory_order_relaxed);
-  f->signal_fd = fcntl(flight_signal.fd, F_DUPFD_CLOEXEC, 0);
+  atomic_store_explicit(&r->signals_seen, atomic_load(&flight_signal.count), memory_order_relaxed);
+  r->signal_fd = fcntl(flight_signal.fd, F_DUPFD_CLOEXEC, 0);
   /* by edges: all services see each write, and none has to read */
-  if (f->signal_fd >= 0 && hk_service_add(c->service, f->signal_fd, EPOLLIN | EPOLLET, flight_signalled, c) == HK_OK)
+  if (r->signal_fd >= 0 && hk_service_add(c->service, r->signal_fd, EPOLLIN | EPOLLET, flight_signalled, c) == HK_OK)
     return;
   HK_WARN_ONCE("rank %d of %d: cannot watch for HOCKET_FLIGHT_SIGNAL, no descriptors left (ulimit -n)", c->rank,
                c->nranks);
-  if (f->signal_fd >= 0) close(f->signal_fd);
-  f->signal_fd = -1;
+  if (r->signal_fd >= 0) close(r->signal_fd);
+  r->signal_fd = -1;
 }
 
 void hk_flight_end(ncclComm_t c) {
-  hk_flight *f = c->flight;
-  if (!f || !c->service) return;
-  if (f->signal_fd >= 0) {
-    hk_service_remove(c->service, f->signal_fd);
-    close(f->signal_fd);
-    f->signal_fd = -1;
+  recorder *r = flight_recorder(c);
+  if (!r || !c->service) return;
+  if (r->signal_fd >= 0) {
+    hk_service_remove(c->service, r->signal_fd);
+    close(r->signal_fd);
+    r->signal_fd = -1;
   }
-  pthread_mutex_lock(&f->timing);
-  f->ended = true;
-  const bool awaited = f->awaited;
-  pthread_mutex_unlock(&f->timing);
+  pthread_mutex_lock(&r->timing);
+  r->ended = true;
+  const bool awaited = r->awaited;
+  pthread_mutex_unlock(&r->timing);
   if (awaited && hk_failure_settled(c) != HK_OK) hk_flight_failed(c); /* the timer may come too late */
-  hk_service_tick(c->service, &f->timer, 0, NULL, NULL);
+  hk_service_tick(c->service, &r->timer, 0, NULL, NULL);
 }

@@ -8,13 +8,13 @@
  */
 #pragma once
 #include <stdatomic.h>
-#include "../base/service.h"
 #include "../base/wait.h"
 #include "../core/call.h"
 #include "../core/comm.h"
 #include "../kernels/plan.h"
 #include "../program/operation.h"
-#include "flight.h"
+
+struct hk_activity; /* boot/activity.h */
 
 enum { HK_FLIGHT_NAMES = 64, HK_FLIGHT_NAME = 24 };
 enum { HK_FLIGHT_SAMPLE = 16 };
@@ -40,16 +40,9 @@ typedef struct hk_flight {
   uint64_t sequence, collective; /* of the newest collective: its number among collectives, and its entry's */
   _Atomic(uint32_t) nnames;
   char names[HK_FLIGHT_NAMES][HK_FLIGHT_NAME];
-  uint64_t ticks0, now0;  /* the two clocks when it was made */
-  pthread_mutex_t lock;   /* of the file that a failure causes */
-  bool written;           /* it is there, or could not be written */
-  pthread_mutex_t timing; /* of the timer's start; held only briefly */
-  bool awaited, ended;    /* the timer has been started; it must not be */
-  hk_service_timer timer;
-  hk_flight_report *report;
-  int signal_fd; /* -1: none */
-  _Atomic(uint32_t) signals_seen;
-} hk_flight;
+  uint64_t ticks0, now0;                               /* the two clocks when it was made */
+  void (*report)(void *comm, struct hk_activity *out); /* hk_flight_report */
+} hk_flight;                                           /* flight.c has more after it */
 
 /* The processor's counter, which is the cheapest clock; its rate is found when a file is written. */
 static inline uint64_t hk_flight_ticks(void) {
