@@ -124,6 +124,12 @@ typedef struct hk_numerics {
   hk_user_redop *redops; /* [HK_REDOP_LIMIT], made at first use */
 } hk_numerics;
 
+/* The open links. */
+typedef struct hk_links {
+  struct hk_peer_links **to; /* [nranks], made at first use */
+  bool any_pump;             /* some have slots that only hk_wire_progress moves */
+} hk_links;
+
 typedef struct hk_registration hk_registration;
 typedef struct hk_rma hk_rma;
 
@@ -143,7 +149,7 @@ struct ncclComm {
   struct hk_peer *peers; /* [nranks]; transport/peer.h */
   hk_wait_env wait;
   struct hk_wiring *wiring;       /* wiring.h */
-  struct hk_links *links;         /* links.h; a part of `wiring` */
+  hk_links *links;                /* a part of `wiring` */
   struct hk_selection *selection; /* selection.h */
   struct hk_plans *plans;         /* plans.h */
   hk_comm_order order;

@@ -5,6 +5,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include "../transport/link.h"
+#include "comm.h"
 
 typedef struct hk_transfer_run hk_transfer_run;
 /* A link with the queue of sends or receives that use it in turn. */
@@ -17,12 +18,6 @@ typedef struct hk_wired_link {
 typedef struct hk_peer_links {
   hk_wired_link *at[HK_CHANNEL_COUNT][HK_LINK_KINDS]; /* [channel][hk_link_kind] */
 } hk_peer_links;
-
-/* The open links. */
-typedef struct hk_links {
-  hk_peer_links **to; /* [nranks], made at first use */
-  bool any_pump;      /* some have slots that only hk_wire_progress moves */
-} hk_links;
 
 hk_status hk_wire_link(ncclComm_t c, hk_link_key key, hk_wired_link **out);
 

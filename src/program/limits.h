@@ -23,6 +23,7 @@
 typedef enum hk_protocol { HK_PROTO_SIMPLE, HK_PROTO_LL, HK_PROTO_LL128, HK_PROTO_COUNT } hk_protocol;
 
 enum {
+  HK_CACHE_LINE = 64,
   HK_SIZE_CLASSES = 512, /* of messages (decide/select.h) */
   HK_CHANNELS = 8,       /* of links between two ranks, for collectives */
   HK_MCAST_SLOTS = 64,   /* of a multicast link in shared memory (transport/link.h) */

@@ -34,7 +34,7 @@
 #include "../base/status.h"
 #include "../program/limits.h"
 
-enum { HK_CACHE_LINE = 64, HK_SLOT_INLINE = 48 };
+enum { HK_SLOT_INLINE = 48 };
 /* small_bytes of a multicast link in shared memory: at least HK_SLOT_SMALL. Measured for two ranks: messages of 8 KiB
  * take 0.66 us if a place is written again after 8 or 16 of them, and 0.42 after 32. */
 enum { HK_SLOT_SMALL = 1024, HK_SLOT_SMALL_MOST = 8192 };

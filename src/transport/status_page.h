@@ -8,7 +8,7 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
-#include "link.h" /* HK_CACHE_LINE */
+#include "../program/limits.h" /* HK_CACHE_LINE */
 
 /* One operation of a rank, as posted for its peers. */
 typedef struct hk_status_page_op {
