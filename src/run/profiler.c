@@ -353,31 +353,29 @@ void hk_profile_collective_over(hk_profiler *p) {
   p->coll = NULL;
 }
 
-hk_transfer_events hk_profile_transfer(hk_profiler *p, const hk_call *call, bool channel) {
+void *hk_profile_transfer(hk_profiler *p, const hk_call *call, void **kernel) {
   profile_event e = {.type = PROFILE_P2P, .parent = call->event};
   profile_event k = {.type = PROFILE_KERNEL_CHANNEL};
-  hk_transfer_events out = {NULL, NULL};
+  if (kernel) *kernel = NULL;
   e.p2p = (profile_p2p){.function = profiler_function_of(call),
                         .buffer = call->p2p == HK_P2P_SEND ? (void *)(uintptr_t)call->in : call->out,
                         .type = profiler_type_name(call->dtype),
                         .count = call->count,
                         .peer = call->root,
-                        .channels = channel || !(p->mask & PROFILE_KERNEL_CHANNEL),
+                        .channels = kernel || !(p->mask & PROFILE_KERNEL_CHANNEL),
                         .group = profiler_group_of(p),
                         .tag = call->tag};
-  out.transfer = profiler_start(p, &e);
-  if (!channel || !out.transfer || !(p->mask & PROFILE_KERNEL_CHANNEL)) return out;
-  k.parent = out.transfer;
+  k.parent = profiler_start(p, &e);
   k.kernel = (profile_kernel_v4){.timer = hk_now_ns()};
-  out.kernel = profiler_start(p, &k);
-  return out;
+  if (kernel && k.parent && (p->mask & PROFILE_KERNEL_CHANNEL)) *kernel = profiler_start(p, &k);
+  return k.parent;
 }
 
-void hk_profile_transfer_over(hk_profiler *p, const hk_transfer_events *e) {
-  const uint64_t end = e->kernel ? hk_now_ns() : 0;
-  profiler_record(p, e->kernel, PROFILE_KERNEL_CHANNEL_STOP, (profile_state){.timer = end});
-  hk_profile_over(p, e->kernel);
-  hk_profile_over(p, e->transfer);
+void hk_profile_transfer_over(hk_profiler *p, void *transfer, void *kernel) {
+  const uint64_t end = kernel ? hk_now_ns() : 0;
+  profiler_record(p, kernel, PROFILE_KERNEL_CHANNEL_STOP, (profile_state){.timer = end});
+  hk_profile_over(p, kernel);
+  hk_profile_over(p, transfer);
 }
 
 void hk_profile_run_over(hk_profiler *p) {

@@ -39,13 +39,10 @@ void *hk_profile_enqueued(hk_profiler *p, const struct hk_call *call, const char
 void *hk_profile_copies(hk_profiler *p, const struct hk_call *call);
 void hk_profile_copy_sync(hk_profiler *p, void *parent, bool complete);
 void hk_profile_copy_batch(hk_profiler *p, void *parent, int operations, size_t bytes);
-/* The open events of a send or receive; NULL: none. */
-typedef struct hk_transfer_events {
-  void *transfer, *kernel;
-} hk_transfer_events;
-/* `channel`: the time of the transfer is known, and reported as that of a channel. */
-hk_transfer_events hk_profile_transfer(hk_profiler *p, const struct hk_call *call, bool channel);
-void hk_profile_transfer_over(hk_profiler *p, const hk_transfer_events *e);
+/* The event of a send or receive. *kernel, unless `kernel` is NULL: that of a channel, because the time of the transfer
+ * is known. NULL, both: none. */
+void *hk_profile_transfer(hk_profiler *p, const struct hk_call *call, void **kernel);
+void hk_profile_transfer_over(hk_profiler *p, void *transfer, void *kernel);
 void hk_profile_over(hk_profiler *p, void *event);
 /* Ends all open events of what ran together. */
 void hk_profile_run_over(hk_profiler *p);

@@ -378,7 +378,7 @@ static inline hk_status run_step_transfers(ncclComm_t c, hk_transfer *t, size_t 
       continue;
     }
     if (c->order.current == t[i].call) c->order.current = NULL;
-    if (__builtin_expect(c->profiler != NULL, 0)) hk_profile_transfer_over(c->profiler, &t[i].events);
+    if (__builtin_expect(c->profiler != NULL, 0)) hk_profile_transfer_over(c->profiler, t[i].event, t[i].kernel);
     if (i != --*n) t[i] = t[*n];
   }
   return HK_OK;
@@ -521,15 +521,16 @@ static hk_status run_distribute(group_run *g, const hk_call *calls, size_t n, co
     }
     hk_status rc = hk_transfer_open(&calls[i], &m->transfers[m->ntransfers]);
     if (rc != HK_OK) return run_ended(m->comm, &calls[i], NULL, calls[i].root, rc);
-    if (m->comm->profiler) m->transfers[m->ntransfers].events = hk_profile_transfer(m->comm->profiler, &calls[i], true);
-    m->ntransfers++;
+    hk_transfer *t = &m->transfers[m->ntransfers++];
+    if (m->comm->profiler) t->event = hk_profile_transfer(m->comm->profiler, &calls[i], &t->kernel);
   }
   return HK_OK;
 }
 
 /* Ends the profiler's events that a failure left open. */
 static void run_close_events(member *m) {
-  for (size_t i = 0; i < m->ntransfers; i++) hk_profile_transfer_over(m->comm->profiler, &m->transfers[i].events);
+  for (size_t i = 0; i < m->ntransfers; i++)
+    hk_profile_transfer_over(m->comm->profiler, m->transfers[i].event, m->transfers[i].kernel);
   hk_profile_run_over(m->comm->profiler);
 }
 

@@ -72,7 +72,7 @@ hk_status hk_transfer_open(const hk_call *call, hk_transfer *t) {
   t->call = call;
   t->wired = links ? links->at[HK_CHANNEL_P2P][kind] : NULL;
   t->begun = false;
-  t->events = (hk_transfer_events){NULL, NULL};
+  t->event = t->kernel = NULL;
   t->steps = 0;
   t->flight = hk_flight_transfer(call->comm, call, call->count >= TIMED_COUNT);
   if (__builtin_expect(!t->wired || !t->wired->transfer, 0)) HK_OR_RETURN(transfer_open_first(call, kind, &t->wired));

@@ -8,7 +8,6 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include "../base/status.h"
-#include "profiler.h"
 
 struct hk_call;
 
@@ -18,9 +17,9 @@ typedef struct hk_transfer {
   struct hk_wired_link *wired;
   uint64_t turn; /* in the link's queue */
   bool begun;
-  unsigned steps;            /* that have not ended it */
-  uint64_t flight;           /* its entry's number in the flight recorder */
-  hk_transfer_events events; /* a profiler's; the caller owns them */
+  unsigned steps;       /* that have not ended it */
+  uint64_t flight;      /* its entry's number in the flight recorder */
+  void *event, *kernel; /* a profiler's; the caller owns them */
 } hk_transfer;
 
 /* Takes the next turn of the call's link, which it opens at first use. The call stays the caller's until the end. */

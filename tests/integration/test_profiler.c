@@ -266,7 +266,7 @@ TEST(parts) {
   hk_profile_call(p, &p2p, group);
   hk_profile_call_over(p, &p2p);
   hk_profile_over(p, hk_profile_enqueued(p, &coll, "ring", "LL", 300));
-  hk_profile_over(p, hk_profile_transfer(p, &p2p, false).transfer);
+  hk_profile_over(p, hk_profile_transfer(p, &p2p, NULL));
   void *copies = hk_profile_copies(p, &coll);
   hk_profile_copy_sync(p, copies, false);
   hk_profile_copy_batch(p, copies, 3, 4096);
