@@ -10,8 +10,8 @@
 #include "../rma/rma.h"
 #include "../run/choose.h"
 #include "../run/profiler.h"
+#include "../run/run.h"
 #include "../run/selection.h"
-#include "../run/transfer.h"
 #include "children.h"
 #include "ras_part.h"
 

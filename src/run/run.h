@@ -20,6 +20,9 @@ hk_status hk_run_group(const struct hk_call *calls, size_t n);
  * to each other: if three of four ranks woke up on one of two cores after the init, they would stay there. */
 void hk_run_spread(ncclComm_t c);
 
+/* transfer_links.c: frees what ran the transfers of all links; none is under way. */
+void hk_transfers_free(ncclComm_t c);
+
 /* ---- ended.c ---- */
 /* An operation ended with `rc`. This rank found the cause (in a message, a link or its own memory), or another rank
  * reported it. Returns the status that all ranks agree on. `x` is NULL for a send or receive. `peer` is the rank that
