@@ -594,6 +594,37 @@ def refusals():
     theirs.barrier().wait()
 
 
+def asynchronously(there):
+    """Every operation of the compiled module as asynchronous work; the tensors live until it is over."""
+    def ones():
+        return torch.ones(3)
+
+    for name, call, want in (
+            ("all_reduce", lambda x: dist.all_reduce(x, async_op=True), lambda: ones() * size),
+            ("reduce", lambda x: dist.reduce(x, 0, async_op=True), lambda: ones() * (size if rank == 0 else 1)),
+            ("broadcast", lambda x: dist.broadcast(x.mul_(rank + 1), size - 1, async_op=True), lambda: ones() * size)):
+        works = [(x, call(x)) for x in [ones() for _ in range(20)]]
+        for x, work in works[::-1]:
+            work.wait()
+            same(f"{name}, asynchronously", [x], [want()])
+        for got in (work.result()[0], call(ones()).get_future().wait()[0]):
+            same(f"{name}, the work's result", [got], [want()])
+    whole, part = torch.zeros(3 * size), ones()
+    dist.all_gather_into_tensor(whole, part, async_op=True).wait()
+    same("all_gather_into_tensor", [whole], [torch.ones(3 * size)])
+    dist.reduce_scatter_tensor(part, whole, async_op=True).wait()
+    same("reduce_scatter_tensor", [part], [ones() * size])
+    dist.barrier(async_op=True).wait()
+    work = dist.all_reduce(torch.ones(100000), async_op=True)  # nobody else has the tensor
+    same("a tensor that the work alone has", [work.result()[0]], [torch.full((100000,), float(size))])
+    if there:
+        before = ours.e.sequence
+        work = ours.e.quick(_quick.ALL_REDUCE, [part], [part], dist.AllreduceOptions())
+        if ours.e.sequence != before + 1 or not isinstance(work, dist.Work):
+            fail(f"an asynchronous call gives {work!r}")
+        work.wait()
+
+
 def compiled_calls():
     """The compiled module takes calls whose tensors are plain memory, and leaves all others to Python."""
     def options(op=dist.ReduceOp.SUM, later=False, timeout=None):
@@ -602,7 +633,10 @@ def compiled_calls():
         return made
 
     def taken(t, opts):
-        return ours.e.quick(_quick.ALL_REDUCE, [t], [t], opts)
+        done = ours.e.quick(_quick.ALL_REDUCE, [t], [t], opts)
+        if done is not None and done is not False:
+            done.wait()
+        return done is not False
 
     there = importlib.util.find_spec("hocket.torch._calls") is not None and _quick.TABLE is not None
     x = torch.ones(2, 4)
@@ -614,6 +648,13 @@ def compiled_calls():
             fail(f"a plain tensor of shape {tuple(t.shape)} is {'not ' if there else ''}taken by the compiled module")
         if there:
             same("the compiled module", [t.detach()], [want.detach()])
+        with torch.no_grad():
+            want = t * size
+        if taken(t, options(later=True)) != there:
+            fail(f"an asynchronous call is {'not ' if there else ''}taken by the compiled module")
+        if there:
+            same("the compiled module, asynchronously", [t.detach()], [want.detach()])
+    asynchronously(there)
     freed = torch.ones(2)
     freed.untyped_storage().resize_(0)
     for name, t in {"negative": torch._neg_view(x), "strided": x[:, 1], "complex": torch.ones(2, dtype=torch.complex64),
@@ -623,7 +664,7 @@ def compiled_calls():
         if taken(t, options()):
             fail(f"the compiled module takes a {name} tensor")
     torch.vmap(lambda t: taken(t, options()) and fail("the compiled module takes a batched tensor") or t)(x)
-    for name, opts in {"bitwise": options(dist.ReduceOp.BXOR), "asynchronous": options(later=True), "none": None,
+    for name, opts in {"bitwise": options(dist.ReduceOp.BXOR), "none": None,
                        "scaled": options(dist._make_nccl_premul_sum(2.0)),
                        "timed": options(timeout=datetime.timedelta(seconds=9))}.items():
         if taken(x, opts):

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Small calls of torch.distributed that wait for their end; the class Quick is for _quick.py. Python does what a call
-// here does not know. Only Python's stable ABI is used, and of PyTorch the table of DLPack, so the compiled module fits
-// all their versions.
+// Calls of torch.distributed on plain memory; the class Quick is for _quick.py. Python does what a call here does not
+// know. Only Python's stable ABI is used, and of PyTorch the table of DLPack, so the compiled module fits all their
+// versions.
 #define Py_LIMITED_API 0x030A0000
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -11,6 +11,7 @@
 #include <structmember.h>
 #include <time.h>
 
+#include "hocket.h"
 #include "nccl.h"
 
 // DLPack: how PyTorch describes a tensor to C. Its numbers and layouts are those of version 1.
@@ -47,6 +48,8 @@ typedef struct {
   __typeof__(ncclBroadcast) *broadcast;
   __typeof__(ncclAllGather) *all_gather;
   __typeof__(ncclReduceScatter) *reduce_scatter;
+  __typeof__(hocketStreamPosition) *position;
+  __typeof__(hocketStreamWait) *wait;
 } calls_library;
 
 // The numbers of _quick.py.
@@ -62,7 +65,8 @@ typedef enum {
 typedef struct {
   PyObject base;
   PyObject *batch, *error; // the engine's, in Python, as all before comm
-  char observed;
+  char observed, timing;
+  unsigned long long stream; // of asynchronous calls; 0: there is none yet
   long long sequence;
   double timeout, since, limit;
   // What prepare() was given.
@@ -110,8 +114,11 @@ static bool calls_read(calls_engine *e, PyObject *t, calls_tensor *out, size_t *
   return step > 0 && calls_is(PyObject_CallFunctionObjArgs(e->is_neg, t, NULL), Py_False);
 }
 
-static bool calls_waits(calls_engine *e, PyObject *options) {
-  if (!calls_is(PyObject_GetAttr(options, e->async_op), Py_False)) return false;
+// false: Python looks at the options.
+static bool calls_when(calls_engine *e, PyObject *options, bool *later) {
+  PyObject *async_op = PyObject_GetAttr(options, e->async_op);
+  *later = async_op == Py_True;
+  if (!calls_is(async_op, *later ? Py_True : Py_False)) return false;
   PyObject *limit = PyObject_GetAttr(options, e->limit_name);
   PyObject *same = limit ? PyObject_RichCompare(limit, e->no_limit, Py_EQ) : NULL;
   Py_XDECREF(limit);
@@ -138,29 +145,35 @@ static bool calls_root(calls_engine *e, PyObject *options, int *out) {
 }
 
 static ncclResult_t calls_call(calls_engine *e, calls_kind kind, const void *in, void *out, size_t n,
-                               ncclDataType_t type, ncclRedOp_t op, int root) {
+                               ncclDataType_t type, ncclRedOp_t op, int root, cudaStream_t stream) {
   switch (kind) {
-    case CALLS_REDUCE: return e->library.reduce(in, out, n, type, op, root, e->comm, NULL);
-    case CALLS_BROADCAST: return e->library.broadcast(in, out, n, type, root, e->comm, NULL);
-    case CALLS_ALL_GATHER: return e->library.all_gather(in, out, n, type, e->comm, NULL);
-    case CALLS_REDUCE_SCATTER: return e->library.reduce_scatter(in, out, n, type, op, e->comm, NULL);
-    default: return e->library.all_reduce(in, out, n, type, op, e->comm, NULL);
+    case CALLS_REDUCE: return e->library.reduce(in, out, n, type, op, root, e->comm, stream);
+    case CALLS_BROADCAST: return e->library.broadcast(in, out, n, type, root, e->comm, stream);
+    case CALLS_ALL_GATHER: return e->library.all_gather(in, out, n, type, e->comm, stream);
+    case CALLS_REDUCE_SCATTER: return e->library.reduce_scatter(in, out, n, type, op, e->comm, stream);
+    default: return e->library.all_reduce(in, out, n, type, op, e->comm, stream);
   }
 }
 
-// With the engine's lock: calls, or leaves it to Python, which raises an error, collects a batch, or records.
+// With the engine's lock: calls, or leaves it to Python, which raises an error, collects a batch, records, or makes the
+// stream. `input` and `output` are the tensors of an asynchronous call, or NULL.
 static PyObject *calls_locked(calls_engine *e, calls_kind kind, const void *in, void *out, size_t n,
-                              ncclDataType_t type, ncclRedOp_t op, int root) {
-  if (e->error != Py_None || e->batch != Py_None || e->observed) return Py_NewRef(Py_False);
+                              ncclDataType_t type, ncclRedOp_t op, int root, PyObject *input, PyObject *output) {
+  if (e->error != Py_None || e->batch != Py_None || e->observed || (input && (!e->stream || e->timing)))
+    return Py_NewRef(Py_False);
+  cudaStream_t stream = input ? (cudaStream_t)(uintptr_t)e->stream : NULL;
+  uint64_t place = 0;
   e->sequence++;
-  e->limit = e->timeout;
-  e->since = calls_now();
+  if (!input) e->limit = e->timeout, e->since = calls_now();
   ncclResult_t code;
   Py_BEGIN_ALLOW_THREADS;
-  code = calls_call(e, kind, in, out, n, type, op, root);
+  code = calls_call(e, kind, in, out, n, type, op, root, stream);
+  if (input && !code) code = e->library.position((hocketStream_t)stream, &place);
   Py_END_ALLOW_THREADS;
-  e->since = 0;
-  return code ? PyObject_CallMethod((PyObject *)e, "_refused", "i", code) : Py_NewRef(Py_True);
+  if (!input) e->since = 0;
+  if (code) return PyObject_CallMethod((PyObject *)e, "_refused", "i", code);
+  if (!input) return Py_NewRef(Py_None);
+  return PyObject_CallMethod((PyObject *)e, "_began", "OOK", input, output, (unsigned long long)place);
 }
 
 // The tensor of a list of one, or what is no list.
@@ -168,7 +181,8 @@ static PyObject *calls_only(PyObject *given) {
   return PyList_Check(given) && PyList_Size(given) == 1 ? PyList_GetItem(given, 0) : given;
 }
 
-// quick(kind, output, input, options). True: it is done. False: nothing is, and the operation in Python does it.
+// quick(kind, output, input, options): what the operation returns. False: nothing is done, and the operation in Python
+// does it.
 static PyObject *calls_quick(PyObject *self, PyObject *const *args, Py_ssize_t count) {
   calls_engine *e = (calls_engine *)self;
   calls_tensor from, to;
@@ -177,12 +191,15 @@ static PyObject *calls_quick(PyObject *self, PyObject *const *args, Py_ssize_t c
   ncclDataType_t type = ncclUint64, type_out = ncclUint64;
   ncclRedOp_t op = ncclMin;
   int root = 0;
-  if (!e->dlpack || count != 4 || PyDict_GetItem(e->profiler, e->profiling) != Py_False || !calls_waits(e, args[3]))
+  bool later = false;
+  if (!e->dlpack || count != 4 || PyDict_GetItem(e->profiler, e->profiling) != Py_False ||
+      !calls_when(e, args[3], &later))
     return Py_NewRef(Py_False);
   calls_kind kind = (calls_kind)PyLong_AsLong(args[0]);
+  PyObject *out = calls_only(args[1]), *in = calls_only(args[2]);
   from.data = to.data = &mark;
+  if (kind == CALLS_BARRIER && later) return Py_NewRef(Py_False);
   if (kind != CALLS_BARRIER) {
-    PyObject *out = calls_only(args[1]), *in = calls_only(args[2]);
     if (!calls_read(e, in, &from, &n, &type)) return Py_NewRef(Py_False);
     to = from, n_out = n, type_out = type;
     if (out != in && !calls_read(e, out, &to, &n_out, &type_out)) return Py_NewRef(Py_False);
@@ -199,11 +216,26 @@ static PyObject *calls_quick(PyObject *self, PyObject *const *args, Py_ssize_t c
   PyObject *held = PyObject_CallNoArgs(e->acquire);
   if (!held) return NULL;
   Py_DECREF(held);
-  PyObject *result = calls_locked(e, kind, from.data, to.data, each, type, op, root), *kind_of_error, *error, *trace;
+  Py_INCREF(in), Py_INCREF(out); // another thread may change the lists meanwhile
+  PyObject *result = calls_locked(e, kind, from.data, to.data, each, type, op, root, later ? in : NULL, out);
+  PyObject *kind_of_error, *error, *trace;
   PyErr_Fetch(&kind_of_error, &error, &trace);
+  Py_DECREF(in), Py_DECREF(out);
   Py_XDECREF(PyObject_CallNoArgs(e->release));
   PyErr_Restore(kind_of_error, error, trace);
   return result;
+}
+
+// until(position): waits until the stream's items up to it are complete. The result is an ncclResult_t.
+static PyObject *calls_until(PyObject *self, PyObject *position) {
+  calls_engine *e = (calls_engine *)self;
+  unsigned long long place = PyLong_AsUnsignedLongLong(position);
+  if (PyErr_Occurred()) return NULL;
+  ncclResult_t code;
+  Py_BEGIN_ALLOW_THREADS;
+  code = e->library.wait((hocketStream_t)(uintptr_t)e->stream, place, -1);
+  Py_END_ALLOW_THREADS;
+  return PyLong_FromLong((long)code);
 }
 
 // prepare(communicator, ranks, the functions' addresses in bytes, DLPack's table, acquire, release, tools)
@@ -223,10 +255,9 @@ static PyObject *calls_prepare(PyObject *self, PyObject *args) {
   const calls_dlpack *dlpack = PyCapsule_GetPointer(table, "dlpack_exchange_api");
   if (!dlpack) return NULL;
   e->comm = (ncclComm_t)(uintptr_t)comm;
-  if (bytes == sizeof e->library && dlpack->major == 1 && dlpack->describe) {
-    memcpy(&e->library, functions, sizeof e->library);
-    e->dlpack = dlpack;
-  }
+  if (bytes != sizeof e->library) return PyErr_Format(PyExc_SystemError, "the addresses are not those of the library");
+  memcpy(&e->library, functions, sizeof e->library);
+  if (dlpack->major == 1 && dlpack->describe) e->dlpack = dlpack;
   return Py_NewRef(Py_None);
 }
 
@@ -260,14 +291,16 @@ static void calls_free(PyObject *self) {
 #define CALLS_MEMBER(python, name, kind)                                                                               \
   { python, kind, offsetof(calls_engine, name), 0, NULL }
 static PyMemberDef calls_members[] = {
-    CALLS_MEMBER("_batch", batch, T_OBJECT),    CALLS_MEMBER("_error", error, T_OBJECT),
-    CALLS_MEMBER("observed", observed, T_BOOL), CALLS_MEMBER("sequence", sequence, T_LONGLONG),
-    CALLS_MEMBER("timeout", timeout, T_DOUBLE), CALLS_MEMBER("since", since, T_DOUBLE),
-    CALLS_MEMBER("limit", limit, T_DOUBLE),     {0},
+    CALLS_MEMBER("_batch", batch, T_OBJECT),     CALLS_MEMBER("_error", error, T_OBJECT),
+    CALLS_MEMBER("observed", observed, T_BOOL),  CALLS_MEMBER("sequence", sequence, T_LONGLONG),
+    CALLS_MEMBER("timeout", timeout, T_DOUBLE),  CALLS_MEMBER("since", since, T_DOUBLE),
+    CALLS_MEMBER("limit", limit, T_DOUBLE),      CALLS_MEMBER("timing", timing, T_BOOL),
+    CALLS_MEMBER("stream", stream, T_ULONGLONG), {0},
 };
 
 static PyMethodDef calls_methods[] = {
     {"quick", (PyCFunction)(void (*)(void))calls_quick, METH_FASTCALL, NULL},
+    {"until", calls_until, METH_O, NULL},
     {"prepare", calls_prepare, METH_VARARGS, NULL},
     {0},
 };

@@ -130,6 +130,13 @@ class Engine(Quick):
                 finish()
         return Done(self, result) if self.observed else None
 
+    def _began(self, given: torch.Tensor, output: torch.Tensor, place: int) -> Work:
+        """The compiled module has enqueued an operation."""
+        work = Work(self, (given, output), [output], None)
+        work.place, work.limit = place, self.timeout
+        self._keep(work)
+        return work
+
     def _keep(self, work: Work) -> None:
         """Its tensors live until it is over, even if the caller drops the work."""
         works = self._works
@@ -154,6 +161,7 @@ class Engine(Quick):
 
     def _open_stream(self) -> Stream:
         self._stream = _stream()
+        self.stream = self._stream.handle
         return self._stream
 
     def ended(self) -> BaseException | None:
@@ -178,7 +186,7 @@ class Engine(Quick):
     def reach(self, work: Work, seconds: float | None) -> int:
         """Waits until the work is complete: Stream.reach()."""
         if seconds is None:
-            return int(lib.hocketStreamWait(self._stream.handle, work.place, -1))  # type: ignore[union-attr]
+            return self.until(work.place)  # type: ignore[no-any-return]
         return self._stream.reach(work.place, seconds)  # type: ignore[arg-type, union-attr]
 
     def wait(self, work: Any) -> None:

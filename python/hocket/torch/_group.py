@@ -67,7 +67,8 @@ def _size(t: Tensor) -> tuple[int, int]:
 
 
 class Operations:
-    """Everything that torch.distributed calls. `e` is the engine: communicator, stream, and works under way."""
+    """Everything that torch.distributed calls. `e` is the engine: communicator, stream, and works under way. What the
+    compiled module may do is in two methods: one with a lambda costs time also where it makes none."""
 
     e: Engine
 
@@ -97,8 +98,10 @@ class Operations:
         return dtype
 
     def allreduce(self, tensors: Any, opts: Any = None) -> Any:
-        if self.e.quick(ALL_REDUCE, tensors, tensors, opts):
-            return None
+        done = self.e.quick(ALL_REDUCE, tensors, tensors, opts)
+        return done if done is not False else self._allreduce(tensors, opts)
+
+    def _allreduce(self, tensors: Any, opts: Any) -> Any:
         tensor = tensors[0] if type(tensors) is list else any_of(tensors)[0]
         if tensor.is_sparse:
             return self._allreduce_sparse(tensor, opts)
@@ -155,8 +158,10 @@ class Operations:
         return self._together([lambda t=t: self.allreduce([t], opts) for t in any_of(tensors)], opts)
 
     def reduce(self, tensors: Any, opts: Any = None, op: Any = None) -> Any:
-        if self.e.quick(REDUCE, tensors, tensors, opts):
-            return None
+        done = self.e.quick(REDUCE, tensors, tensors, opts)
+        return done if done is not False else self._reduce(tensors, opts, op)
+
+    def _reduce(self, tensors: Any, opts: Any, op: Any) -> Any:
         tensor = any_of(tensors)[0]
         root = getattr(opts, "rootRank", opts if isinstance(opts, int) else 0)
         takes = self.e.rank == root
@@ -189,8 +194,10 @@ class Operations:
 
     def reduce_scatter_single(self, output: Tensor, given: Tensor, opts: Any = None,
                               name: str = "_reduce_scatter_base") -> Any:
-        if self.e.quick(REDUCE_SCATTER, output, given, opts):
-            return None
+        done = self.e.quick(REDUCE_SCATTER, output, given, opts)
+        return done if done is not False else self._reduce_scatter_single(output, given, opts, name)
+
+    def _reduce_scatter_single(self, output: Tensor, given: Tensor, opts: Any, name: str) -> Any:
         (x, _), (y, finish) = memory(given, "reduce_scatter", _READ), memory(output, "reduce_scatter", _WRITE)
         if given.numel() != output.numel() * self.e.size or given.dtype != output.dtype:
             raise ValueError(f"reduce_scatter: input of {given.numel()} {given.dtype}, output of {output.numel()} "
@@ -214,8 +221,10 @@ class Operations:
     # ---- moves ----
 
     def broadcast(self, tensors: Any, opts: Any = None) -> Any:
-        if self.e.quick(BROADCAST, tensors, tensors, opts):
-            return None
+        done = self.e.quick(BROADCAST, tensors, tensors, opts)
+        return done if done is not False else self._broadcast(tensors, opts)
+
+    def _broadcast(self, tensors: Any, opts: Any) -> Any:
         tensor = any_of(tensors)[0]
         root = getattr(opts, "rootRank", opts if isinstance(opts, int) else 0)
         x, finish = memory(tensor, "broadcast", _READ if self.e.rank == root else _WRITE)
@@ -230,8 +239,10 @@ class Operations:
                             opts, (given, output), result or [output], finish)
 
     def all_gather_single(self, output: Tensor, given: Tensor, opts: Any = None) -> Any:
-        if self.e.quick(ALL_GATHER, output, given, opts):
-            return None
+        done = self.e.quick(ALL_GATHER, output, given, opts)
+        return done if done is not False else self._all_gather_single(output, given, opts)
+
+    def _all_gather_single(self, output: Tensor, given: Tensor, opts: Any) -> Any:
         (x, _), (y, finish) = memory(given, "all_gather", _READ), memory(output, "all_gather", _WRITE)
         if output.numel() != given.numel() * self.e.size or given.dtype != output.dtype:
             raise ValueError(f"all_gather: input of {given.numel()} {given.dtype}, output of {output.numel()} "
@@ -373,8 +384,10 @@ class Operations:
     # ---- barriers ----
 
     def barrier(self, opts: Any = None) -> Any:
-        if self.e.quick(BARRIER, None, None, opts):
-            return None
+        done = self.e.quick(BARRIER, None, None, opts)
+        return done if done is not False else self._barrier(opts)
+
+    def _barrier(self, opts: Any) -> Any:
         mark = torch.zeros(1, dtype=torch.int64, device="cpu")
         at, comm = mark.data_ptr(), self.e.handle
         return self.e.issue("barrier", lambda s: lib.ncclAllReduce(at, at, 1, DataType.UINT64, Op.MIN, comm, s),

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Small calls that wait for their end, without Python's work around them: in C (_calls.c), where that is compiled and
-PyTorch describes tensors to C. The operations in Python do what it does not know, or all where it is missing."""
+"""Calls on plain memory without Python's work around them: in C (_calls.c), where that is compiled and PyTorch
+describes tensors to C. The operations in Python do what it does not know, or all where it is missing."""
 from __future__ import annotations
 
 import ctypes
@@ -20,15 +20,25 @@ ALL_REDUCE, REDUCE, BROADCAST, ALL_GATHER, REDUCE_SCATTER, BARRIER = range(6)  #
 _OPERATORS = {"SUM": Op.SUM, "PRODUCT": Op.PROD, "MIN": Op.MIN, "MAX": Op.MAX, "AVG": Op.AVG}
 _NONE = 5  # ncclNumOps
 
+TABLE = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)  # since PyTorch 2.10
+
 try:
+    if TABLE is None:
+        raise ImportError
     from ._calls import Quick  # type: ignore[import-not-found]
 except ImportError:
     class Quick:  # type: ignore[no-redef]
         """In the place of the compiled one."""
 
-        def quick(self, kind: int, output: Any, given: Any, opts: Any) -> bool:
-            """Does a call; False: it has done nothing."""
+        stream = 0  # the handle of the stream of asynchronous calls
+
+        def quick(self, kind: int, output: Any, given: Any, opts: Any) -> Any:
+            """Does a call and gives what the operation returns; False: it has done nothing."""
             return False
+
+        def until(self, position: int) -> int:
+            """Waits until the stream's items up to this one are complete. The result is an ncclResult_t."""
+            return int(lib.hocketStreamWait(self.stream, position, -1))
 
 
 def _operators() -> bytes:
@@ -42,9 +52,9 @@ def _operators() -> bytes:
     return bytes(codes)
 
 
-TABLE = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)  # since PyTorch 2.10
-_ADDRESSES = struct.pack("5P", *(ctypes.cast(call, ctypes.c_void_p).value for call in (
-    lib.ncclAllReduce, lib.ncclReduce, lib.ncclBroadcast, lib.ncclAllGather, lib.ncclReduceScatter)))
+_ADDRESSES = struct.pack("7P", *(ctypes.cast(call, ctypes.c_void_p).value for call in (
+    lib.ncclAllReduce, lib.ncclReduce, lib.ncclBroadcast, lib.ncclAllGather, lib.ncclReduceScatter,
+    lib.hocketStreamPosition, lib.hocketStreamWait)))
 # The names are those of attributes, of PyTorch's profiler and of its options.
 _TOOLS = (torch.Tensor, torch.nn.Parameter, torch.Tensor.is_neg, UNSET, vars(profiler), "_is_profiler_enabled",
           "asyncOp", "timeout", "reduceOp", "rootRank", _operators())
@@ -52,5 +62,5 @@ _TOOLS = (torch.Tensor, torch.nn.Parameter, torch.Tensor.is_neg, UNSET, vars(pro
 
 def prepare(engine: Any) -> None:
     """Gives an engine what its quick calls need."""
-    if hasattr(engine, "prepare") and TABLE is not None:
+    if hasattr(engine, "prepare"):
         engine.prepare(engine.handle, engine.size, _ADDRESSES, TABLE, engine.lock.acquire, engine.lock.release, _TOOLS)
