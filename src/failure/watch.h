@@ -7,6 +7,7 @@
 #include <stdint.h>
 #include "../base/status.h"
 #include "../boot/activity.h"
+#include "../core/comm.h"
 
 struct hk_call;
 struct hk_status_page; /* transport/status_page.h */
@@ -22,6 +23,12 @@ struct hk_meter_cell *hk_watch_enqueued(ncclComm_t c, const struct hk_call *call
 void hk_watch_waited(ncclComm_t c, const struct hk_call *call, uint64_t ns);
 /* Publishes the send or receive in which this rank waits; NULL: none. */
 void hk_watch_transfer(ncclComm_t c, const struct hk_call *call);
+/* Publishes it as the current operation, unless this rank is in another one. */
+static inline void hk_watch_waits(ncclComm_t c, const struct hk_call *call) {
+  if (c->order.current) return;
+  c->order.current = call;
+  hk_watch_transfer(c, call);
+}
 void hk_watch_report(void *comm, hk_activity *out); /* hk_bootstrap_options.report */
 void hk_watch_describe(const struct hk_call *call, char *text, size_t bytes);
 /* Shows the awaited peer (-1: not known), and since when this rank waits. */

@@ -51,7 +51,7 @@ static inline hk_status group_step_transfers(ncclComm_t c, hk_transfer *t, size_
       return rc;
     }
     if (!over) {
-      hk_run_watch(c, t[i++].call);
+      hk_watch_waits(c, t[i++].call);
       continue;
     }
     if (c->order.current == t[i].call) c->order.current = NULL;

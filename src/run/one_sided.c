@@ -37,15 +37,9 @@ hk_status hk_run_one_sided(const hk_call *call) {
   return rc;
 }
 
-void hk_run_watch(ncclComm_t c, const hk_call *call) {
-  if (c->order.current) return;
-  c->order.current = call;
-  hk_watch_transfer(c, call);
-}
-
 hk_status hk_one_sided_step(ncclComm_t c, hk_one_sided *o, bool *moved, int *peer) {
   for (; o->nputs; o->nputs--, o->puts++, *moved = true) {
-    hk_run_watch(c, o->puts[0]);
+    hk_watch_waits(c, o->puts[0]);
     *peer = o->puts[0]->root;
     HK_OR_RETURN(hk_rma_put(o->puts[0]));
     hk_watch_count(c, o->puts[0]);
@@ -55,7 +49,7 @@ hk_status hk_one_sided_step(ncclComm_t c, hk_one_sided *o, bool *moved, int *pee
   for (size_t i = 0; i < o->nwaits;) {
     const hk_call *call = o->waits[i];
     if (!hk_rma_arrived(call)) {
-      hk_run_watch(c, call);
+      hk_watch_waits(c, call);
       i++;
       continue;
     }

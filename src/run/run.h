@@ -45,5 +45,3 @@ typedef struct hk_one_sided {
 } hk_one_sided;
 /* Puts do not depend on calls of other ranks, so they run first, in order. *peer: the rank of a put that fails. */
 hk_status hk_one_sided_step(ncclComm_t c, hk_one_sided *o, bool *moved, int *peer);
-/* Publishes the send, receive or wait in which the rank waits, if it is in no other operation. */
-void hk_run_watch(ncclComm_t c, const struct hk_call *call);
