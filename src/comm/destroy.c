@@ -10,7 +10,6 @@
 #include "../rma/rma.h"
 #include "../run/choose.h"
 #include "../run/profiler.h"
-#include "../run/run.h"
 #include "../run/selection.h"
 #include "children.h"
 #include "ras_part.h"

@@ -267,6 +267,8 @@ hk_status hk_comm_exchange(ncclComm_t c, bool child);
 /* Leaves the communicator, detaches the backend, frees. Not collective. */
 void hk_comm_destroy(ncclComm_t c);
 
+/* run/transfer_links.c: what ran the sends and receives of all links; none is under way */
+void hk_transfers_free(ncclComm_t c);
 /* registration.c: when the backend has freed its windows */
 void hk_registrations_free(ncclComm_t c);
 void hk_device_comms_free(ncclComm_t c);

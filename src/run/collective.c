@@ -3,7 +3,6 @@
 #include "collective.h"
 #include <stdlib.h>
 #include <string.h>
-#include "../core/call.h"
 #include "../failure/flight_ring.h"
 #include "../failure/publish.h"
 #include "choose.h"
@@ -126,7 +125,7 @@ static inline hk_status collective_memory(const hk_call *call, const hk_plan *pl
   return collective_allocate(call, plan, launch, in, scratch);
 }
 
-static hk_status collective_run(const hk_call *call) {
+hk_status hk_run_collective(const hk_call *call) {
   _Alignas(16) char frame[FRAME_BYTES];
   hk_status rc = HK_OK;
   ncclComm_t c = call->comm;
@@ -155,11 +154,6 @@ static hk_status collective_run(const hk_call *call) {
 not_begun:
   if (memory != frame) free(memory);
   return hk_run_not_begun(c, call, rc);
-}
-
-hk_status hk_run_one(const hk_call *call) {
-  if (call->coll != HK_SENDRECV) return collective_run(call);
-  return hk_call_is_rma(call) ? hk_run_one_sided(call) : hk_run_group(call, 1);
 }
 
 /* ---- in a group ---- */

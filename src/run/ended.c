@@ -2,7 +2,6 @@
 /* How calls on host memory end in an error, and what is rare at their ends. */
 #include <stdio.h>
 #include "../base/thread.h"
-#include "../core/call.h"
 #include "../failure/failure.h"
 #include "../failure/mismatch.h"
 #include "../failure/watch.h"

@@ -3,7 +3,6 @@
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
-#include "../core/call.h"
 #include "../failure/watch.h"
 #include "collective.h"
 #include "profiler.h"

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* One-sided operations on host memory: puts, and waits for signals. */
-#include "../core/call.h"
 #include "../failure/publish.h"
 #include "../failure/watch.h"
 #include "../rma/rma.h"
