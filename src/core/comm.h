@@ -104,7 +104,7 @@ typedef struct hk_comm_order {
   struct hk_meter *meter;             /* what operators count (base/meter.h) */
   struct hk_call_checks *call_checks; /* shared by the ranks of this host; NULL: none */
   struct hk_watch_inquiry *inquiry;   /* about awaited peers, under way; NULL: none (watch.c) */
-  uint64_t direct;                    /* groups that ran without members (run.c): for tests */
+  uint64_t direct;                    /* groups that ran without members (members.c): for tests */
   uint64_t asked_in;                  /* the last operation in which a question was asked */
   uint64_t reported_ns;               /* duration of the current wait at the watchdog's last report */
   uint64_t left_seen_ns;              /* when a wait for a rank that has left was last seen */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* check: notsan */
-/* How calls on host memory run and end (src/run/run.c). There are two real ranks, and what rank 1 does is the
- * test's: it fills the links of rank 1 while rank 0 is in a call. The clock is the test's, too: while rank 0 is in a
- * call, each look at it takes 25 ms. */
+/* How calls on host memory run and end (src/run/collective.c, members.c). There are two real ranks, and what rank 1
+ * does is the test's: it fills the links of rank 1 while rank 0 is in a call. The clock is the test's, too: while rank
+ * 0 is in a call, each look at it takes 25 ms. */
 #include <check.h>
 #include <pthread.h>
 #include <stdlib.h>

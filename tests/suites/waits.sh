@@ -32,7 +32,7 @@ src/transport/net/socket/socket_thread.c: pthread_join(    after `stop`, without
 src/transport/net/plugin/plugin.c: nanosleep(     a plugin's sleep in hk_wire_pause, of NAP_NS
 src/transport/net/plugin/plugin_thread.c: pthread_cond_wait(&t->asked    the plugin's thread, without a call to make
 src/transport/net/plugin/plugin_thread.c: pthread_join(    after `stop`, when all of its calls have returned
-src/transport/net/ib/ib.c: poll(fds, n, 1)    the card's sleep in hk_wire_pause, of 1 ms
+src/transport/net/ib/ib_progress.c: poll(fds, n, 1)    the card's sleep in hk_wire_pause, of 1 ms
 LIST
 }
 

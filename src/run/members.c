@@ -23,7 +23,7 @@ typedef struct member {
 } member;
 
 /* Ends the member's part of the group with the status that all ranks agree on after `rc`. */
-static void group_member_ended(member *m, hk_status rc) {
+static void members_ended(member *m, hk_status rc) {
   const hk_call *call = m->collectives.next < m->collectives.n ? m->collectives.calls[m->collectives.next]
                         : m->ntransfers                        ? m->transfers[0].call
                         : m->one_sided.nputs                   ? m->one_sided.puts[0]
@@ -31,14 +31,14 @@ static void group_member_ended(member *m, hk_status rc) {
   m->status = hk_run_ended(m->comm, call, m->collectives.running ? &m->collectives.exec : NULL, m->peer, rc);
 }
 
-static bool group_member_done(const member *m) {
+static bool members_done(const member *m) {
   return m->status != HK_OK || (m->collectives.next == m->collectives.n && m->ntransfers == 0 &&
                                 m->one_sided.nputs == 0 && m->one_sided.nwaits == 0);
 }
 
 /* Steps each of the *n transfers, and removes completed ones. A transfer that fails is moved to index 0 for the report,
  * and *peer is set to its other rank. */
-static inline hk_status group_step_transfers(ncclComm_t c, hk_transfer *t, size_t *n, bool *moved, int *peer) {
+static inline hk_status members_step_transfers(ncclComm_t c, hk_transfer *t, size_t *n, bool *moved, int *peer) {
   for (size_t i = 0; i < *n;) {
     bool over = false;
     hk_status rc = hk_transfer_step(&t[i], moved, &over);
@@ -60,50 +60,50 @@ static inline hk_status group_step_transfers(ncclComm_t c, hk_transfer *t, size_
   return HK_OK;
 }
 
-static void group_step_member(member *m, const hk_waiter *w, bool *moved) {
+static void members_step(member *m, const hk_waiter *w, bool *moved) {
   hk_status rc = HK_OK;
   ncclComm_t c = m->comm;
   if (m->one_sided.nputs || m->one_sided.nwaits) HK_TRY(hk_one_sided_step(c, &m->one_sided, moved, &m->peer), out);
   if (m->collectives.next < m->collectives.n) HK_TRY(hk_collectives_step(c, &m->collectives, w, moved), out);
-  HK_TRY(group_step_transfers(c, m->transfers, &m->ntransfers, moved, &m->peer), out);
-  if (c->links->any_pump && !group_member_done(m)) rc = hk_wire_progress(c, moved);
+  HK_TRY(members_step_transfers(c, m->transfers, &m->ntransfers, moved, &m->peer), out);
+  if (c->links->any_pump && !members_done(m)) rc = hk_wire_progress(c, moved);
 out:
-  if (rc != HK_OK) group_member_ended(m, rc);
+  if (rc != HK_OK) members_ended(m, rc);
 }
 
-typedef struct group_run {
+typedef struct members_group {
   member *members;
   size_t n;
   bool running;
-} group_run;
+} members_group;
 
 /* The check of the group's wait: checks the health of every communicator in the group. */
-static hk_status group_check(void *arg, uint64_t waited_ns) {
-  group_run *g = arg;
+static hk_status members_check(void *arg, uint64_t waited_ns) {
+  members_group *g = arg;
   for (size_t i = 0; i < g->n; i++) {
     member *m = &g->members[i];
-    if (group_member_done(m)) continue;
+    if (members_done(m)) continue;
     hk_status rc = hk_watch(m->comm, waited_ns);
-    if (rc != HK_OK) group_member_ended(m, rc);
+    if (rc != HK_OK) members_ended(m, rc);
   }
   return HK_OK;
 }
 
 /* Ends the waits of communicators that have failed since (abort, a dead peer). */
-static void group_drop_failed(group_run *g) {
+static void members_drop_failed(members_group *g) {
   for (size_t i = 0; i < g->n; i++) {
     member *m = &g->members[i];
-    if (group_member_done(m)) continue;
+    if (members_done(m)) continue;
     int code = atomic_load_explicit(&m->comm->health.failure, memory_order_relaxed); /* read again at each poll */
     if (!code && m->comm->wait.shared_failure)
       code = atomic_load_explicit(m->comm->wait.shared_failure, memory_order_relaxed);
     if (!code) continue;
-    group_member_ended(m, (hk_status)code);
+    members_ended(m, (hk_status)code);
   }
 }
 
 /* The group's wait is over: it was one of the collectives that run. */
-static inline void group_progress(group_run *g, hk_waiter *w) {
+static inline void members_progress(members_group *g, hk_waiter *w) {
   const uint64_t waited = hk_wait_long_ns(w);
   for (size_t i = 0; i < g->n; i++) {
     g->members[i].collectives.waited += g->members[i].collectives.fresh ? 0 : waited;
@@ -112,9 +112,9 @@ static inline void group_progress(group_run *g, hk_waiter *w) {
   hk_wait_progress(w);
 }
 
-static hk_status group_members(group_run *g) {
+static hk_status members_run(members_group *g) {
   const hk_wait_env *own = &g->members[0].comm->wait;
-  hk_wait_env env = {.check = group_check,
+  hk_wait_env env = {.check = members_check,
                      .arg = g,
                      .spins = own->spins,
                      .patience_ns = own->patience_ns,
@@ -126,15 +126,15 @@ static hk_status group_members(group_run *g) {
     bool moved = false, done = true;
     for (size_t i = 0; i < g->n; i++) {
       member *m = &g->members[i];
-      if (group_member_done(m)) continue;
-      group_step_member(m, &w, &moved);
-      done = done && group_member_done(m);
+      if (members_done(m)) continue;
+      members_step(m, &w, &moved);
+      done = done && members_done(m);
     }
     if (done) break;
     if (moved) {
-      group_progress(g, &w);
+      members_progress(g, &w);
     } else {
-      group_drop_failed(g);
+      members_drop_failed(g);
       hk_status rc = g->n == 1 ? hk_wire_pause(g->members[0].comm, &w) : hk_wait_pause(&w);
       if (rc != HK_OK) return rc;
     }
@@ -148,7 +148,7 @@ static hk_status group_members(group_run *g) {
 }
 
 /* `last`: the member of the previous call, or NULL. */
-static inline member *group_find_member(group_run *g, ncclComm_t c, member *last) {
+static inline member *members_find(members_group *g, ncclComm_t c, member *last) {
   if (last && last->comm == c) return last;
   for (size_t i = 0; i < g->n; i++)
     if (g->members[i].comm == c) return &g->members[i];
@@ -159,7 +159,7 @@ static inline member *group_find_member(group_run *g, ncclComm_t c, member *last
   return m;
 }
 
-static size_t *group_count_of(member *m, const hk_call *call) {
+static size_t *members_count_of(member *m, const hk_call *call) {
   if (call->coll != HK_SENDRECV) return &m->collectives.n;
   return call->p2p == HK_P2P_PUT    ? &m->one_sided.nputs
          : call->p2p == HK_P2P_WAIT ? &m->one_sided.nwaits
@@ -167,12 +167,12 @@ static size_t *group_count_of(member *m, const hk_call *call) {
 }
 
 /* Sorts the calls by communicator and kind; `others` and `transfers` have room for n each. */
-static hk_status group_distribute(group_run *g, const hk_call *calls, size_t n, const hk_call **others,
-                                  hk_transfer *transfers) {
+static hk_status members_distribute(members_group *g, const hk_call *calls, size_t n, const hk_call **others,
+                                    hk_transfer *transfers) {
   member *m = NULL;
   for (size_t i = 0; i < n; i++) {
-    m = group_find_member(g, calls[i].comm, m);
-    *group_count_of(m, &calls[i]) += 1;
+    m = members_find(g, calls[i].comm, m);
+    *members_count_of(m, &calls[i]) += 1;
   }
   for (size_t k = 0; k < g->n; k++) {
     m = &g->members[k];
@@ -187,8 +187,8 @@ static hk_status group_distribute(group_run *g, const hk_call *calls, size_t n, 
     m->collectives.n = m->ntransfers = m->one_sided.nputs = m->one_sided.nwaits = 0;
   }
   for (size_t i = 0; i < n; i++) {
-    m = group_find_member(g, calls[i].comm, m);
-    size_t *of_kind = group_count_of(m, &calls[i]);
+    m = members_find(g, calls[i].comm, m);
+    size_t *of_kind = members_count_of(m, &calls[i]);
     if (of_kind != &m->ntransfers) {
       const hk_call **list = of_kind == &m->collectives.n     ? m->collectives.calls
                              : of_kind == &m->one_sided.nputs ? m->one_sided.puts
@@ -205,7 +205,7 @@ static hk_status group_distribute(group_run *g, const hk_call *calls, size_t n, 
 }
 
 /* Ends the profiler's events that a failure left open. */
-static void group_close_events(member *m) {
+static void members_close_events(member *m) {
   for (size_t i = 0; i < m->ntransfers; i++)
     hk_profile_transfer_over(m->comm->profiler, m->transfers[i].event, m->transfers[i].kernel);
   hk_profile_run_over(m->comm->profiler);
@@ -214,14 +214,14 @@ static void group_close_events(member *m) {
 /* ---- a few sends and receives of one communicator: without members ---- */
 
 enum { FEW = 8 };
-static inline bool group_few_transfers(const hk_call *calls, size_t n) {
+static inline bool members_few_transfers(const hk_call *calls, size_t n) {
   if (n > FEW || calls->comm->profiler) return false;
   for (size_t i = 0; i < n; i++)
     if (calls[i].coll != HK_SENDRECV || hk_call_is_rma(&calls[i]) || calls[i].comm != calls->comm) return false;
   return true;
 }
 
-static hk_status group_transfers(const hk_call *calls, size_t n) {
+static hk_status members_transfers(const hk_call *calls, size_t n) {
   hk_status rc = HK_OK;
   ncclComm_t c = calls->comm;
   hk_transfer open[FEW];
@@ -233,7 +233,7 @@ static hk_status group_transfers(const hk_call *calls, size_t n) {
   hk_wait_begin(&w, &c->wait);
   for (;;) {
     bool moved = false;
-    HK_TRY(group_step_transfers(c, open, &left, &moved, &peer), failed);
+    HK_TRY(members_step_transfers(c, open, &left, &moved, &peer), failed);
     if (!left) break;
     if (c->links->any_pump) HK_TRY(hk_wire_progress(c, &moved), failed);
     if (moved)
@@ -256,20 +256,20 @@ hk_status hk_run_group(const hk_call *calls, size_t n) {
   _Alignas(16) char frame[FRAME_BYTES];
   hk_status rc = HK_OK;
   if (n == 0) return HK_OK;
-  if (group_few_transfers(calls, n)) return group_transfers(calls, n);
+  if (members_few_transfers(calls, n)) return members_transfers(calls, n);
   size_t bytes = n * (sizeof(member) + sizeof(hk_transfer) + sizeof(hk_call *));
-  group_run g = {.members = bytes <= sizeof frame ? (void *)frame : malloc(bytes)};
+  members_group g = {.members = bytes <= sizeof frame ? (void *)frame : malloc(bytes)};
   if (!g.members) HK_GIVE_UP(HK_FAIL_ERRNO("no memory for a group of %zu calls", n), out);
   hk_transfer *transfers = (hk_transfer *)(g.members + n);
-  HK_TRY(group_distribute(&g, calls, n, (const hk_call **)(transfers + n), transfers), out);
-  HK_TRY(group_members(&g), out);
+  HK_TRY(members_distribute(&g, calls, n, (const hk_call **)(transfers + n), transfers), out);
+  HK_TRY(members_run(&g), out);
 out:
   /* their calls were not begun, so their other ranks would wait */
   for (size_t i = 0; i < n && rc != HK_OK && !g.running; i++)
     if (rc != HK_ERR_ARGUMENT && rc != HK_ERR_USAGE) (void)hk_comm_failed(calls[i].comm, rc);
   for (size_t i = 0; i < g.n; i++) {
     if (rc != HK_OK) hk_wire_withdraw(g.members[i].comm);
-    if (g.members[i].comm->profiler) group_close_events(&g.members[i]);
+    if (g.members[i].comm->profiler) members_close_events(&g.members[i]);
     free(g.members[i].collectives.memory);
   }
   if (g.members != (void *)frame) free(g.members);
