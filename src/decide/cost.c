@@ -70,7 +70,8 @@ double hk_depth(const hk_outline *o) {
 
 double hk_between_us_per_b(const hk_machine *m, const hk_outline *o) {
   const bool scattered = o->summary.far_fan > FEW_FAR_LINKS && o->summary.most.crossing > 0;
-  return scattered ? m->between.mesh_us_per_b : m->between.ring_us_per_b;
+  const double ring = m->between.ring_us_per_b, rings = o->traffic.on_rings;
+  return scattered ? m->between.mesh_us_per_b : m->team.overlap ? rings * ring + (1 - rings) * m->ports_us_per_b : ring;
 }
 
 static size_t cost_round_down(size_t bytes, size_t to) { return bytes / to * to; }
@@ -205,6 +206,7 @@ hk_machine hk_machine_as(const hk_machine *m, hk_protocol protocol, int channels
     l->one_us_per_b /= p->efficiency;
   }
   as.wire = m->wire / p->efficiency;
+  as.ports_us_per_b /= p->efficiency;
   as.sync_us *= p->sync;
   as.copy_us_per_b /= p->efficiency;
   as.gamma_us_per_b /= p->efficiency;

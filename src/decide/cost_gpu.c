@@ -18,6 +18,7 @@
 #define MEET 1.2
 
 #define ROUNDING 1e-6
+#define EULER 0.577 /* of 1 + 1/2 + ... + 1/k - ln k for large k */
 
 /* The limit of the phase shift between channels for many waves, and the number of waves after the first that reach half
  * of it. Fitted to simulated times of a DGX-1, 1 to 128 waves. */
@@ -121,6 +122,45 @@ static double cost_gpu_busiest(const hk_machine *m, const hk_outline *o, const w
   return w->block * fmax(memory, most + (one - most) / w->waves);
 }
 
+/* Channels begin HK_GPU_STAGGER_US apart. If that is short against the time that one needs a port, many are at the port
+ * together: all end late, and then the port is idle until they come back. The part of all channels' time at a port that
+ * has passed when the first channel is through. A port is shared equally, so the k-th channel comes when the first one
+ * has had 1 + 1/2 + ... + 1/k of these times, about ln k + EULER. `all_us`: of all channels, in one round. */
+static double cost_gpu_bunched(const hk_machine *m, double all_us) {
+  const double n = m->channels, apart = all_us / n / HK_GPU_STAGGER_US;
+  return apart > 0 ? fmin(1, fmax(1 / n, exp(apart - EULER) / (apart * n))) : 1;
+}
+
+/* In a pipeline: the bytes of the first piece on the fullest link of each round, one after another, without the part of
+ * `need`, which is the fullest link's time. Waves are pieces, and so are messages one after another on a link. */
+static double cost_gpu_fill_us(const hk_machine *m, const hk_outline *o, const wave *w, double need) {
+  const hk_traffic *t = &o->traffic;
+  const hk_summary *s = &o->summary;
+  const double near = t->all_us > 0 && !hk_is_switched(m, o) ? t->once_us / t->all_us : 1;
+  const double between = s->leaving ? cost_gpu_between_us(m, o) * fmax(1, t->far_once) : 0;
+  const double bytes_us = w->block * (cost_gpu_inside_us(m, o, w) * near + between);
+  const double row = s->far_fan ? fmax(1, (double)s->most.carried[HK_BETWEEN] / s->far_fan) : 1;
+  return fmax(0, bytes_us - need) / (w->waves * row) * cost_gpu_bunched(m, bytes_us / w->waves / s->first.rounds);
+}
+
+/* The time of the busiest link with the times at which it is idle. A pipeline fills first. A lane that waits for its
+ * own messages does so while the link is idle, if the other lanes do the same at the same time. */
+static double cost_gpu_idle_us(const hk_machine *m, const hk_outline *o, const wave *w, double need, double first,
+                               double latency, double fill) {
+  const hk_summary *s = &o->summary;
+  if (hk_depth(o) > 1) return first + need + fill;
+  if (!s->again.rounds) return need;
+  return need + latency * cost_gpu_bunched(m, need / w->waves / fmax(1, s->first.rounds));
+}
+
+/* Instructions of a rank after its last message. If all messages go to few ranks, they arrive together, and the lane
+ * has all of its instructions to do afterwards. A rank that sends as many sends one after another. */
+static double cost_gpu_after_us(const hk_outline *o, const wave *w, double slice) {
+  const hk_volume *most = &o->summary.most;
+  const double together = 1 - fmin(1, (double)most->sent[HK_ANYWHERE] / fmax(1, (double)most->received[HK_ANYWHERE]));
+  return o->summary.tail * (slice / w->waves + together * w->lane_us);
+}
+
 /* Until the last message over the busiest port has arrived, if all go between hosts at the same time. Before the first
  * one are the messages inside hosts that precede it, with their bytes of one wave. */
 static double cost_gpu_ports_us(const hk_machine *m, const hk_outline *o, const wave *w) {
@@ -164,11 +204,12 @@ double hk_price_gpu(const hk_machine *m, const hk_outline *o, double block) {
   /* Data for another host is first put into a slot and sent from there. */
   const double hop = w.message * m->between.one_us_per_b * s->first.far;
   const double alone = slice * lanes + (s->again.rounds ? w.waves * hop : hop);
-  const double need = cost_gpu_busiest(m, o, &w), after = s->tail / w.waves * slice;
-  const double depth = hk_depth(o), part = (w.waves + depth - 1) / w.waves;
-  const double tail = depth > 1 && m->team.nhosts <= 1 ? first : 0; /* the last byte also passes all ranks */
-  const double low = fmax(fmax(latency + alone, need + tail + after), cost_gpu_ports_us(m, o, &w));
-  const double high = latency + fmax(alone, need * part + (double)s->most.silent * slice + after);
+  const double need = cost_gpu_busiest(m, o, &w), after = cost_gpu_after_us(o, &w, slice);
+  const double fill = hk_depth(o) > 1 ? cost_gpu_fill_us(m, o, &w, need) : 0;
+  const double idle = cost_gpu_idle_us(m, o, &w, need, first, latency, fill);
+  const double last = (channels - 1) * HK_GPU_STAGGER_US; /* when the last channel begins, others move bytes */
+  const double low = fmax(last + latency + alone, fmax(idle, cost_gpu_ports_us(m, o, &w)) + after);
+  const double high = latency + fmax(last + alone, need + fill + (double)s->most.silent * slice + after);
   double us = pow(low, 1 - HK_GPU_SHARED) * pow(fmax(low, high), HK_GPU_SHARED);
   if (hk_gpu_is_small(m, o, (size_t)block)) us -= HK_GPU_SMALL_SAVES_US;
   return m->launch_us + (channels - 1) * m->channel_us + us;

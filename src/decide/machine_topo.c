@@ -139,7 +139,7 @@ static void machine_topo_cross_fabric(hk_machine *m, const hk_cluster *c) {
   else if (f->rail && m->team.ranks_per_host > 1)
     part = 1 - 1.0 / m->team.ranks_per_host;
   m->between.alpha_us += f->base_us + (spines ? 3 : 1) * f->hop_us;
-  m->between.mesh_us_per_b = m->between.ring_us_per_b;
+  m->between.mesh_us_per_b = m->team.overlap ? m->ports_us_per_b : m->between.ring_us_per_b;
   if (f->oversub > 1 && part * f->oversub > 1) m->between.mesh_us_per_b *= part * f->oversub;
 }
 
@@ -172,7 +172,7 @@ static void machine_topo_describe_gpus(hk_machine *m, const home *h, const hk_se
   m->gamma_us_per_b = fmax(m->gamma_us_per_b, 1 / memory / 1000);
   m->launch_us = hk_gpu_launch_us(g->sm);
   m->sync_us = m->far_sync_us = HK_GPU_SYNC_US;
-  m->channel_us = HK_GPU_CHANNEL_US + HK_GPU_STAGGER_US;
+  m->channel_us = HK_GPU_CHANNEL_US;
   m->channel_us_per_b = fmax(m->channel_us_per_b, 1 / hk_gpu_lane_gbps(g->sm) / 1000);
   m->max_channels = m->max_channels && m->max_channels < generations[k].channels ? m->max_channels
                                                                                  : generations[k].channels;
@@ -241,8 +241,9 @@ hk_machine hk_machine_of_gpus(const hk_gpu_facts *f, const hk_constants *constan
                   .launch_us = hk_gpu_launch_us(f->sm),
                   .sync_us = HK_GPU_SYNC_US,
                   .far_sync_us = HK_GPU_SYNC_US,
-                  .channel_us = HK_GPU_CHANNEL_US + HK_GPU_STAGGER_US,
+                  .channel_us = HK_GPU_CHANNEL_US,
                   .channel_us_per_b = 1 / hk_gpu_lane_gbps(f->sm) / 1000,
+                  .ports_us_per_b = constants->net_us_per_b,
                   .wire = 1,
                   .channels = 1,
                   .max_channels = f->max_channels < generations[k].channels ? f->max_channels : generations[k].channels,
@@ -267,7 +268,7 @@ hk_status hk_outlines_of(hk_outlines **out, const hk_cluster *c, const hk_placem
   }
   const hk_topo *t = hk_cluster_host(c, placements[hk_layout_rank(layout, 0, 0)].host);
   HK_TRY(hk_outlines_new(out, nranks, layout, hk_machine_held_slots(m)), out);
-  if (t->nodes[nodes[0]].kind == HK_NODE_GPU) HK_TRY(hk_outlines_wire(*out, t, nodes, n, rules), out);
+  if (t->nodes[nodes[0]].kind == HK_NODE_GPU) HK_TRY(hk_outlines_wire(*out, t, nodes, n, c->fabric.rail, rules), out);
 out:
   free(nodes);
   if (rc != HK_OK) {
@@ -353,6 +354,7 @@ hk_status hk_machine_of(hk_machine *out, const hk_cluster *c, const hk_placement
   if (m.team.overlap) {
     m.inside.alpha_us += HK_GPU_INSTR_US;
     m.between.alpha_us += HK_GPU_INSTR_US + HK_GPU_PROXY_US;
+    m.ports_us_per_b = m.between.ring_us_per_b;
     if (rings && rings->nchannels > 0)
       HK_TRY(machine_topo_use_rings(&m, c, placements, nranks, rings, o ? &o->paths : NULL), out);
   }

@@ -52,7 +52,9 @@ static void outlines_find_ports(hk_wires *w) {
   }
 }
 
-hk_status hk_outlines_wire(hk_outlines *o, const hk_topo *t, const uint32_t *nodes, int n, const hk_path_rules *rules) {
+hk_status hk_outlines_wire(hk_outlines *o, const hk_topo *t, const uint32_t *nodes, int n, bool rails,
+                           const hk_path_rules *rules) {
+  o->wires.rails = rails;
   o->wires.nodes = malloc((size_t)n * sizeof *nodes);
   o->wires.ports = calloc((size_t)n, sizeof *o->wires.ports);
   if (!o->wires.nodes || !o->wires.ports) return HK_FAIL(HK_ERR_SYSTEM, "out of memory for the links of %d ranks", n);

@@ -32,6 +32,7 @@ typedef struct hk_wires {
   hk_ports *ports; /* [n] likewise */
   int n;
   uint32_t nports; /* of a host; 0: not known */
+  bool rails;      /* the fabric has rails: messages leave by their receiver's */
 } hk_wires;
 
 enum { HK_TRAFFIC_ORDERS = 6 };
@@ -49,7 +50,10 @@ typedef struct hk_traffic {
   /* The parts of turns_us in the first steps of rounds without messages between hosts, and of the bytes between hosts
    * in those of rounds without messages inside: they are not under way at the same time. */
   double near_alone, far_alone;
-  int head; /* messages, one after another, before the first one between hosts */
+  /* The blocks of the fullest port of each round, summed over rounds, in parts of those of the fullest port in all. */
+  double far_once;
+  double on_rings; /* the part of the bytes between hosts that goes over the own ports of ring orders */
+  int head;        /* messages, one after another, before the first one between hosts */
   /* The most blocks that a network port (or a rank, if ports are not known) sends to other hosts or receives, if the
    * message is divided among 2^k channels; the last: among `ways`. */
   double far[HK_TRAFFIC_ORDERS + 1];
@@ -69,7 +73,7 @@ typedef struct hk_outlines hk_outlines;
 hk_status hk_outlines_new(hk_outlines **out, int nranks, const struct hk_layout *layout, uint32_t slots);
 /* GPUs: the links of a topology, which must outlive it. Without them the load of links is not known. `nodes` [n]: of
  * the first host's ranks by their number on the host; `rules` may be NULL. */
-hk_status hk_outlines_wire(hk_outlines *o, const struct hk_topo *t, const uint32_t *nodes, int n,
+hk_status hk_outlines_wire(hk_outlines *o, const struct hk_topo *t, const uint32_t *nodes, int n, bool rails,
                            const struct hk_path_rules *rules);
 /* Makes the outlines of a machine of a cluster, with the links of its first host if its ranks are on GPUs. */
 hk_status hk_outlines_of(hk_outlines **out, const struct hk_cluster *c, const struct hk_placement *placements,

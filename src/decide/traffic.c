@@ -23,9 +23,13 @@ typedef struct look {
   double *own;   /* [orders * wires->n] time of each rank's steps in one round, one after another */
   double *now;   /* likewise, of the longest message in one step */
   double *sent, *received; /* [nports] bytes over each network port to and from other hosts */
+  double *crossing;        /* [2 * nports] the same in all rounds */
+  size_t *used, nused;     /* [2 * nports] which of `sent` and `received`, which follow each other, are not 0 */
   size_t nports;           /* of all hosts, traffic_ports of each; one for each rank if ports are not known */
   double hops, hops_us;    /* of all messages so far, the sum of their latencies */
+  double far_all;          /* the most of `crossing` */
   double crossed;          /* bytes of all messages between hosts so far */
+  double on_rings;         /* those of them over ring orders' own ports */
 } look;
 
 /* The rank that does on channel k what this rank does on the first one. */
@@ -49,29 +53,48 @@ static size_t traffic_ports(const hk_wires *wires, int orders) {
   return wires->nports + (size_t)orders + (size_t)wires->n;
 }
 
-/* The network port of a rank's messages to or from another rank of another host, on channel k. The search has given
- * each ring order ports of its own where the ring changes hosts. */
-static size_t traffic_port(const look *l, int k, int rank, int other) {
-  const int in_period = rank % l->period, order = k % l->orders;
-  if (!l->wires->nports) return (size_t)in_period;
-  const bool forth = traffic_at_end(l, order, rank, 1) && traffic_at_end(l, order, other, -1);
-  const bool back = traffic_at_end(l, order, rank, -1) && traffic_at_end(l, order, other, 1);
-  const size_t host = (size_t)hk_layout_host_of(l->layout, in_period),
-               first = host * traffic_ports(l->wires, l->orders);
-  if (l->orders > 1 && (forth || back)) return first + l->wires->nports + (size_t)order;
-  const hk_ports *p = &l->wires->ports[hk_layout_local_of(l->layout, rank) % l->wires->n];
-  return first + p->at[(uint32_t)k % p->n];
+/* The rank of the host, by its number there, over whose ports a rank's messages to another host leave: on rails that of
+ * the receiver, which NVLink reaches. */
+static int traffic_leaves_by(const look *l, int k, int rank, int other) {
+  const hk_wires *w = l->wires;
+  const int own = hk_layout_local_of(l->layout, rank) % w->n, to = hk_layout_local_of(l->layout, other) % w->n;
+  const hk_ports *p = &w->ports[to];
+  const uint32_t net = w->paths->topo->first_of[HK_NODE_NET] + p->at[(uint32_t)k % p->n];
+  return w->rails && hk_path_between(w->paths, w->nodes[own], net)->cls <= HK_PATH_PXN ? to : own;
 }
 
-/* Adds bytes to or from another host to the rank's port, and to its own link, which several ports may share. The links
- * to a ring order's own port are those that the search has reserved for it. */
-static void traffic_cross(const look *l, double *load, int k, int rank, int other, double bytes) {
-  const size_t port = traffic_port(l, k, rank, other), ports = traffic_ports(l->wires, l->orders);
-  load[port] += bytes;
-  if (!l->wires->nports || port % ports >= l->wires->nports) return;
-  const size_t host = (size_t)hk_layout_host_of(l->layout, rank % l->period);
-  const int local = hk_layout_local_of(l->layout, rank) % l->wires->n;
-  load[(host + 1) * ports - (size_t)(local + 1)] += bytes * l->wires->ports[local].share;
+/* True if the search has given the ring order a port of its own for messages between the ranks. */
+static bool traffic_on_ring(const look *l, int order, int rank, int other) {
+  const bool forth = traffic_at_end(l, order, rank, 1) && traffic_at_end(l, order, other, -1);
+  const bool back = traffic_at_end(l, order, rank, -1) && traffic_at_end(l, order, other, 1);
+  return l->orders > 1 && (forth || back);
+}
+
+static void traffic_add(look *l, double *load, double bytes) {
+  if (*load <= 0) l->used[l->nused++] = (size_t)(load - l->sent);
+  *load += bytes;
+}
+
+/* Adds bytes to or from another host, on channel k, to the load of the network port, and of the GPU's own link to it,
+ * which several ports may share. The link to a ring order's own port is one that the search has reserved for it. */
+static void traffic_cross(look *l, double *load, int k, int rank, int other, double bytes) {
+  const int in_period = rank % l->period, order = k % l->orders;
+  if (!l->wires->nports) {
+    traffic_add(l, &load[in_period], bytes);
+    return;
+  }
+  const size_t ports = traffic_ports(l->wires, l->orders);
+  double *host = load + (size_t)hk_layout_host_of(l->layout, in_period) * ports;
+  if (traffic_on_ring(l, order, rank, other)) {
+    traffic_add(l, &host[l->wires->nports + (size_t)order], bytes);
+    l->on_rings += bytes / 2;
+    return;
+  }
+  const int own = hk_layout_local_of(l->layout, rank) % l->wires->n;
+  const int by = load == l->sent ? traffic_leaves_by(l, k, rank, other) : own;
+  const hk_ports *p = &l->wires->ports[by];
+  traffic_add(l, &host[p->at[(uint32_t)k % p->n]], bytes);
+  traffic_add(l, &host[ports - (size_t)(by + 1)], bytes * p->share);
 }
 
 /* Adds one message: between ranks of the first host to the load of its links, between hosts to that of both ranks. */
@@ -163,6 +186,25 @@ static void traffic_step(look *l) {
   memset(l->step, 0, l->nedges * sizeof *l->step);
 }
 
+/* The most bytes that a port has sent to other hosts so far, or received from there. */
+static double traffic_far(const look *l) {
+  double most = 0;
+  for (size_t i = 0; i < l->nused; i++) most = fmax(most, l->sent[l->used[i]]);
+  return most;
+}
+
+/* Adds the bytes so far to those of all rounds. Returns the most of a port in all rounds. */
+static double traffic_end_round(look *l, double most) {
+  for (size_t i = 0; i < l->nused; i++) {
+    const size_t at = l->used[i];
+    l->crossing[at] += l->sent[at];
+    most = fmax(most, l->crossing[at]);
+    l->sent[at] = 0;
+  }
+  l->nused = 0;
+  return most;
+}
+
 /* The messages of the next round, in which none waits for another one. A rank that has sent one begins with the next:
  * the slowest rank counts. */
 static double traffic_round(look *l, hk_traffic *out) {
@@ -177,6 +219,8 @@ static double traffic_round(look *l, hk_traffic *out) {
   for (uint32_t e = 0; e < l->nedges; e++) l->all[e] += l->round[e];
   memset(l->round, 0, l->nedges * sizeof *l->round);
   out->once_us += once;
+  out->far_once += traffic_far(l);
+  l->far_all = traffic_end_round(l, l->far_all);
   if (us > out->round_us) {
     out->round_us = us;
     out->round_once_us = once;
@@ -189,16 +233,8 @@ static double traffic_round(look *l, hk_traffic *out) {
   return us;
 }
 
-/* The most bytes that a port has sent to other hosts so far, or received from there. */
-static double traffic_far(const look *l) {
-  double most = 0;
-  for (size_t r = 0; r < l->nports; r++) most = fmax(most, fmax(l->sent[r], l->received[r]));
-  return most;
-}
-
 /* The channels one after another, each alone, and their sum between hosts. */
 static void traffic_channels(look *l, hk_traffic *out) {
-  memset(l->sent, 0, 2 * l->nports * sizeof *l->sent);
   for (int k = 0, bit = 0; k < l->ways; k++) {
     for (uint32_t i = 0; i < l->s->nmaps; i++) traffic_each(l, traffic_send, l->step, k, &l->s->maps[i], 1);
     out->one_us = fmax(out->one_us, traffic_carry(l, l->step));
@@ -231,22 +267,31 @@ hk_status hk_traffic_of(hk_traffic *out, const hk_summary *s, int orders, int ro
       .root = root,
       .nports = wires->nports ? (size_t)hk_layout_hosts(layout) * traffic_ports(wires, orders) : (size_t)s->period};
   const size_t lanes = (size_t)orders * (size_t)wires->n;
-  l.step = calloc(3 * (size_t)edges + 2 * lanes + 2 * l.nports, sizeof *l.step);
+  l.step = calloc(3 * (size_t)edges + 2 * lanes + 4 * l.nports, sizeof *l.step);
   *out = (hk_traffic){.alpha_us = 0};
-  if (!l.step) return HK_FAIL(HK_ERR_SYSTEM, "out of memory for the traffic of %d ranks", s->nranks);
+  l.used = malloc(2 * l.nports * sizeof *l.used);
+  if (!l.step || !l.used) {
+    free(l.step);
+    free(l.used);
+    return HK_FAIL(HK_ERR_SYSTEM, "out of memory for the traffic of %d ranks", s->nranks);
+  }
   l.round = l.step + edges;
   l.all = l.round + edges;
   l.own = l.all + edges;
   l.now = l.own + lanes;
   l.sent = l.now + lanes;
   l.received = l.sent + l.nports;
+  l.crossing = l.received + l.nports;
   qsort(s->maps, s->nmaps, sizeof *s->maps, traffic_by_round);
   while (l.at < s->nmaps) out->turns_us += traffic_round(&l, out);
   if (out->turns_us > 0) out->near_alone /= out->turns_us;
   if (l.crossed > 0) out->far_alone /= l.crossed;
+  out->on_rings = l.crossed > 0 && wires->nports ? l.on_rings / l.crossed : 1;
   out->all_us = traffic_carry(&l, l.all);
+  if (out->far_once > 0) out->far_once /= l.far_all;
   if (l.hops > 0) out->alpha_us = l.hops_us / l.hops;
   traffic_channels(&l, out);
+  free(l.used);
   free(l.step);
   return HK_OK;
 }
