@@ -253,7 +253,7 @@ static const struct {
   size_t to; /* bytes; a tree's many waves take long event by event */
 } stated[] = {{"ring", 11, 64 * MIB},
               {"hier", 16, 64 * MIB},
-              {"hiertree", 16, 64 * MIB},
+              {"hiertree", 22, 64 * MIB},
               {"halving", 20, 64 * MIB},
               {"tree", 20, 2 * MIB}};
 
