@@ -40,8 +40,7 @@ typedef struct hk_machine {
   /* for one message, set after the choice: it exceeds the caches anyway, so waves need not fit them */
   bool uncached;
   hk_level inside, between;
-  double
-      ports_us_per_b; /* GPUs: a byte that a host sends over all ports, each rank over its nearest, not along rings */
+  double ports_us_per_b; /* GPUs: a byte that a host sends over all ports, each rank over its nearest */
   double gamma_us_per_b; /* one byte reduced */
   double copy_us_per_b;  /* one byte copied */
   double switch_us;      /* handing the core to another rank; counts if ranks outnumber cores */
