@@ -155,7 +155,7 @@ cmp -s "$tmp/out" "$tmp/first.txt" || complain "-o - does not write the programs
 search --budget 3
 says "3 candidates were tried."
 gives 0 "$hocket" program search -c broadcast -m 8xa100:pcie2 -n 4 -s 4M -o "$tmp/chain.txt"
-says "Nothing is faster than the built-in choice, tree"
+says "Nothing is faster than the built-in choice, chain"
 gives 0 "$hocket" program check "$tmp/chain.txt"
 gives 0 "$hocket" program search -c reducescatter -m '1xcpu cores=4' -s 1M
 says "NCCL_ALGO=direct selects it without a file."
