@@ -145,7 +145,8 @@ def by_ray():
         try:
             ray.init(num_cpus=2, include_dashboard=False, object_store_memory=2**27, _temp_dir=folder)
         except Exception as error:
-            sys.exit(f"SKIP: Ray does not start on this machine: {error}" if "timed out during startup" in str(error) else error)
+            slow = "timed out during startup" in str(error)
+            sys.exit(f"SKIP: Ray does not start on this machine: {error}" if slow else error)
         ray.train.torch.TorchTrainer(train, scaling_config=ray.train.ScalingConfig(num_workers=2),
                                      run_config=ray.train.RunConfig(storage_path=folder)).fit()
         with open(os.path.join(folder, "said")) as file:
