@@ -193,16 +193,15 @@ static double traffic_far(const look *l) {
   return most;
 }
 
-/* Adds the bytes so far to those of all rounds. Returns the most of a port in all rounds. */
-static double traffic_end_round(look *l, double most) {
+/* Adds the bytes of the round to those of all rounds. */
+static void traffic_end_round(look *l) {
   for (size_t i = 0; i < l->nused; i++) {
     const size_t at = l->used[i];
     l->crossing[at] += l->sent[at];
-    most = fmax(most, l->crossing[at]);
+    l->far_all = fmax(l->far_all, l->crossing[at]);
     l->sent[at] = 0;
   }
   l->nused = 0;
-  return most;
 }
 
 /* The messages of the next round, in which none waits for another one. A rank that has sent one begins with the next:
@@ -220,7 +219,7 @@ static double traffic_round(look *l, hk_traffic *out) {
   memset(l->round, 0, l->nedges * sizeof *l->round);
   out->once_us += once;
   out->far_once += traffic_far(l);
-  l->far_all = traffic_end_round(l, l->far_all);
+  traffic_end_round(l);
   if (us > out->round_us) {
     out->round_us = us;
     out->round_once_us = once;

@@ -143,8 +143,8 @@ TEST(registers_once) {
   ck_assert_uint_eq(verbs->locked, locked);
   ck_assert(!hk_link_places(t.recv, PIECE));
   ck_assert(!pass(&t, 20));
-  hk_transport_net.zero_copy->memory(t.w->ranks[1].state, t.memory, MEMORY,
-                                     true); /* it is not taken back before the end */
+  /* it is not taken back before the end */
+  hk_transport_net.zero_copy->memory(t.w->ranks[1].state, t.memory, MEMORY, true);
   ck_assert(pass(&t, 21));
   close_way(&t);
 }

@@ -69,8 +69,8 @@ static void ring_leader(world_rank *r, hk_link *out, int n) {
   for (int i = 0; i < n; i++)
     if (out[i].by_ref == 1) {
       MUST(!r->transport->zero_copy->refer(r->state, &out[i], plain, sizeof plain, &ref));
-      MUST(
-          !r->transport->zero_copy->refer(r->state, &out[i], keep + BIG - 1, 8192, &ref)); /* beyond the region's end */
+      /* beyond the region's end */
+      MUST(!r->transport->zero_copy->refer(r->state, &out[i], keep + BIG - 1, 8192, &ref));
       MUST(r->transport->zero_copy->refer(r->state, &out[i], keep + 5, 8, &ref) && ref.region && ref.offset == 5);
     }
   for (int k = 0; k < ROUNDS; k++) {

@@ -6,8 +6,8 @@
 enum {
   IDLE_POLLS = 64,  /* without a message, between two looks at the clock */
   BUSY_POLLS = 256, /* the same with messages */
-  SWEEP_MS = 5,     /* between two looks at connections on which nothing moves... */
-  SWEEP_MOST = 64   /* ...of which each takes so many, so that the number of all does not matter */
+  SWEEP_MS = 5,     /* between two sweeps, which look at connections on which nothing moves */
+  SWEEP_MOST = 64   /* connections of a sweep: its time does not grow with their number */
 };
 
 /* Until a lane fills a slot (hk_link_ring), a completion comes, or a sweep, there is nothing to do for it. */
