@@ -401,7 +401,7 @@ static void exec_look_ahead(const hk_exec *x, const hk_lane_run *l) {
   while (!a->done) {
     const hk_instr *i = hk_cursor_move(&a->at, a->instrs);
     const hk_operand *o = hk_instr_operands(x->plan->program, i), *end = o + i->ndst + i->nsrc;
-    if (hk_cursor_skips(&a->at, &x->sizes, exec_bytes_of(x, a, i, o))) {
+    if (hk_cursor_skips(&a->at, x->plan->program, i, &x->sizes, exec_bytes_of(x, a, i, o))) {
       a->done = !exec_step_on(x, a);
       continue;
     }
@@ -445,7 +445,7 @@ static hk_status exec_run_lane(hk_exec *x, hk_lane_run *l, bool *moved) {
     if (__builtin_expect(x->ahead != NULL, 0)) exec_look_ahead(x, l);
     const hk_operand *o = hk_instr_operands(x->plan->program, i);
     size_t bytes = exec_bytes_of(x, l, i, o);
-    if (__builtin_expect(hk_cursor_skips(&l->at, &x->sizes, bytes), 0)) {
+    if (__builtin_expect(hk_cursor_skips(&l->at, x->plan->program, i, &x->sizes, bytes), 0)) {
       exec_advance(x, l);
       continue;
     }

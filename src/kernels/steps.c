@@ -86,13 +86,15 @@ hk_steps *hk_steps_make(const hk_plan *plan) {
 typedef struct steps_size {
   size_t bytes;
   uint32_t signature; /* of its slots */
+  bool skips;         /* hk_cursor_skips */
 } steps_size;
 
 static inline __attribute__((always_inline)) steps_size steps_size_of(const hk_exec *x, const hk_step *s, bool uneven) {
-  if (!uneven) return (steps_size){s->moves ? x->launch->block_bytes : 0, x->signature};
+  if (!uneven) return (steps_size){s->moves ? x->launch->block_bytes : 0, x->signature, false};
   const uint64_t length = x->launch->table[s->length].bytes;
   const bool pairs = hk_coll_pairs((hk_coll)x->plan->program->coll);
-  return (steps_size){s->moves ? length : 0, pairs ? x->signature ^ hk_length_mark(length) : x->signature};
+  return (steps_size){s->moves ? length : 0, pairs ? x->signature ^ hk_length_mark(length) : x->signature,
+                      s->moves && !length && !pairs};
 }
 
 /* The first operand whose link is not ready; NULL if all are. */
@@ -225,9 +227,9 @@ static inline __attribute__((always_inline)) hk_status steps_run(hk_exec *x, boo
       const hk_step *step = &s->step[at];
       const steps_size size = steps_size_of(x, step, uneven);
       hk_status rc = HK_OK;
-      bool ran;
+      bool ran = true;
       if (uneven)
-        rc = steps_run_uneven(x, step, size, &ran);
+        rc = size.skips ? HK_OK : steps_run_uneven(x, step, size, &ran);
       else if (!step->copies)
         rc = steps_run_step(x, step, size, &ran);
       else if (__builtin_expect(size.bytes <= HK_SLOT_INLINE, 1))

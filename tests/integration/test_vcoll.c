@@ -5,6 +5,7 @@
 #include <check.h>
 #include <hocket.h>
 #include <math.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -309,6 +310,18 @@ static int counts_differ(ncclComm_t c, int rank, int n, void *arg) {
   return faults;
 }
 
+/* Only rank 0 has a block, so it waits for nobody: the others call when it is done. */
+static int empty_blocks(ncclComm_t c, int rank, int n, void *done) {
+  enum { COUNT = 100 };
+  const size_t counts[MOST] = {COUNT};
+  int in[COUNT] = {0}, out[COUNT] = {0}, faults = 0;
+  in[0] = 7;
+  if (rank > 0) pthread_barrier_wait(done);
+  faults += RANK_CHECK(hocketAllGatherv(in, out, counts, NULL, ncclInt32, c, NULL));
+  if (rank == 0) pthread_barrier_wait(done);
+  return faults + (n != 2 || out[0] != 7);
+}
+
 /* ---- tests ---- */
 
 static const char *const transports[] = {"direct", "staged", "net"};
@@ -349,6 +362,14 @@ TEST_LOOP(types, 3) {
 TEST_LOOP(groups_and_streams, 3) {
   ranks_reach_by(transports[_i]);
   ck_assert_int_eq(ranks_as_threads(3, grouped, NULL), 0);
+}
+
+TEST_LOOP(no_message_for_an_empty_block, 3) {
+  pthread_barrier_t done;
+  pthread_barrier_init(&done, NULL, 2);
+  ranks_reach_by(transports[_i]);
+  ck_assert_int_eq(ranks_as_threads(2, empty_blocks, &done), 0);
+  pthread_barrier_destroy(&done);
 }
 
 TEST(batch_invariant) { ck_assert_int_eq(ranks_as_threads(5, invariant, NULL), 0); }

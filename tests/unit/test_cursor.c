@@ -168,8 +168,10 @@ TEST(sizes_of_a_split_message) {
 
 TEST(uneven_blocks) {
   static const hk_extent table[] = {{0, 10}, {10, 0}, {16, 25}, {40, 5}}; /* three of the input, one of the output */
-  const hk_program p = {.partition = HK_PART_WHOLE, .in_blocks = 3, .out_blocks = 1, .blocks = 3};
-  const hk_instr i = {.ndst = 1, .nsrc = 1};
+  const hk_program p = {
+      .coll = HK_REDUCE_SCATTERV, .partition = HK_PART_WHOLE, .in_blocks = 3, .out_blocks = 1, .blocks = 3};
+  const hk_program pairs = {.coll = HK_ALLTOALLV};
+  const hk_instr i = {.ndst = 1, .nsrc = 1}, notice = {.ndst = 1};
   hk_operand o[2] = {{.space = HK_LINK}, {.space = HK_IN, .block = 2}};
   hk_sizes s = hk_sizes_of(HK_PART_WHOLE, 25, 25, 8);
   hk_cursor c = {.offset = 8};
@@ -180,10 +182,13 @@ TEST(uneven_blocks) {
   ck_assert_uint_eq(hk_cursor_bytes(&c, &p, &i, o, &s), 2);
   o[1].block = 1;
   ck_assert_uint_eq(hk_cursor_bytes(&c, &p, &i, o, &s), 0);
-  ck_assert(hk_cursor_skips(&c, &s, 0));
+  ck_assert(hk_cursor_skips(&c, &p, &i, &s, 0));
+  ck_assert(hk_cursor_skips(&c, &p, &notice, &s, 0));
   c.offset = 0;
-  ck_assert(!hk_cursor_skips(&c, &s, 0));
-  o[1] = (hk_operand){.space = HK_SCRATCH}; /* the link's block, of the side with more */
+  ck_assert(hk_cursor_skips(&c, &p, &i, &s, 0));
+  ck_assert(!hk_cursor_skips(&c, &p, &notice, &s, 0)); /* it synchronises */
+  ck_assert(!hk_cursor_skips(&c, &pairs, &i, &s, 0));  /* it shows a mismatch */
+  o[1] = (hk_operand){.space = HK_SCRATCH};            /* the link's block, of the side with more */
   ck_assert_uint_eq(hk_cursor_length(&c, &p, &i, o, &s), 10);
   ck_assert_uint_eq(hk_length_of_mark(hk_length_mark(123456789)), 123456789);
 }

@@ -372,7 +372,7 @@ HK_DEVICE bool run_move(hk_gpu_lane *l, hk_gpu_shared *s, const hk_instr *i, con
   const hk_operand *o = operands_of(l, s, i);
   unsigned ndst = i->ndst, nsrc = i->nsrc, n = ndst + nsrc;
   uint64_t bytes = hk_cursor_bytes(&l->at, p, i, o, sizes);
-  if (!transfer && hk_cursor_skips(&l->at, sizes, bytes)) return true;
+  if (!transfer && hk_cursor_skips(&l->at, p, i, sizes, bytes)) return true;
   if (!transfer && sizes->table && hk_coll_pairs((hk_coll)p->coll))
     l->signature = s->work.signature ^ hk_length_mark(hk_cursor_length(&l->at, p, i, o, sizes));
   if (!l->fits && hk_thread() < HK_WARP) bring_links(l, s, o, n);
