@@ -23,6 +23,13 @@ double hk_plan_latency(const hk_plan_report *r, const hk_decision *d);
 double hk_plan_algbw(size_t bytes, double us);
 double hk_plan_busbw(hk_coll coll, int nranks, size_t bytes, double us);
 
+/* Choices are looked at for powers of two. */
+#define HK_PLAN_LEAST ((size_t)8)
+#define HK_PLAN_MOST ((size_t)1 << 34)
+/* The next power of two above `bytes` (or below) at which something else is chosen than `here`: *other; 0: none. */
+size_t hk_plan_change(const struct hk_inputs *w, hk_coll coll, size_t bytes, const hk_decision *here, bool up,
+                      hk_decision *other);
+
 /* The sizes at which the choice is the same: [first, last], powers of two. */
 typedef struct hk_plan_range {
   size_t first, last;

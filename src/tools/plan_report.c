@@ -33,9 +33,19 @@ bool hk_plan_same(const hk_decision *a, const hk_decision *b) {
   return a->algorithm == b->algorithm && a->protocol == b->protocol;
 }
 
+size_t hk_plan_change(const hk_inputs *w, hk_coll coll, size_t bytes, const hk_decision *here, bool up,
+                      hk_decision *other) {
+  while (bytes > HK_PLAN_LEAST || up) {
+    bytes = up ? 2 * bytes : bytes / 2;
+    if (bytes > HK_PLAN_MOST || hk_inputs_choose(w, coll, bytes, other) != HK_OK) return 0;
+    if (!hk_plan_same(here, other)) return bytes;
+  }
+  return 0;
+}
+
 int hk_plan_ranges(const hk_inputs *w, hk_coll coll, hk_plan_range out[HK_PLAN_RANGES]) {
   int n = 0;
-  for (size_t bytes = 8; bytes <= (size_t)1 << 34; bytes *= 2) {
+  for (size_t bytes = HK_PLAN_LEAST; bytes <= HK_PLAN_MOST; bytes *= 2) {
     hk_decision d;
     if (hk_inputs_choose(w, coll, bytes, &d) != HK_OK) return n;
     if (n && hk_plan_same(&out[n - 1].chosen, &d)) {

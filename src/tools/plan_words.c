@@ -131,16 +131,17 @@ static void plan_words_say_protocols(const hk_plan_report *r, FILE *to) {
 
 /* The choices for shorter and longer messages. */
 static void plan_words_say_neighbours(const hk_plan_report *r, FILE *to) {
-  hk_plan_range ranges[HK_PLAN_RANGES];
-  int n = hk_plan_ranges(r->world, r->coll, ranges), at = 0;
+  size_t bytes = HK_PLAN_LEAST;
   char size[32], name[HK_LABEL];
-  while (at + 1 < n && ranges[at].last < r->bytes) at++;
-  if (at > 0)
-    plan_words_say(to, "Messages up to %s take %s instead.", hk_tool_bytes(size, ranges[at - 1].last),
-                   plan_words_name_of(r, &ranges[at - 1].chosen, name));
-  if (at + 1 < n)
-    plan_words_say(to, "From %s on it is %s.", hk_tool_bytes(size, ranges[at + 1].first),
-                   plan_words_name_of(r, &ranges[at + 1].chosen, name));
+  hk_decision here, other;
+  while (bytes < r->bytes && bytes < HK_PLAN_MOST) bytes *= 2;
+  if (hk_inputs_choose(r->world, r->coll, bytes, &here) != HK_OK) return;
+  const size_t less = hk_plan_change(r->world, r->coll, bytes, &here, false, &other);
+  if (less)
+    plan_words_say(to, "Messages up to %s take %s instead.", hk_tool_bytes(size, less),
+                   plan_words_name_of(r, &other, name));
+  const size_t more = hk_plan_change(r->world, r->coll, bytes, &here, true, &other);
+  if (more) plan_words_say(to, "From %s on it is %s.", hk_tool_bytes(size, more), plan_words_name_of(r, &other, name));
 }
 
 /* The order of sums, if it matters. */
