@@ -50,8 +50,8 @@ static inline bool hk_algorithm_supports(const hk_algorithm *a, const hk_team *t
   return (a->colls >> coll & 1u) && !hk_algorithm_cannot(a, team, coll);
 }
 hk_status hk_algorithm_build(const hk_algorithm *a, const struct hk_build *what, struct hk_program **out);
-/* The summary of all ranks' programs; `what` is without a rank, `slots` as in hk_summarize. Builds only those that
- * differ by more than a shift. *barred: these have more than `most` links and blocks moved in a wave, or more than
- * the format holds, and *out is empty. */
+/* The summary of all ranks' programs; `what` is without a rank, `slots` and `one_host` as in hk_summarize. Builds only
+ * those that differ by more than a shift. *barred: these have more than `most` links and blocks moved in a wave, or
+ * more than the format holds, and *out is empty. */
 hk_status hk_algorithm_summarize(struct hk_summary *out, const hk_algorithm *a, const struct hk_build *what,
-                                 uint32_t slots, size_t most, bool *barred);
+                                 uint32_t slots, bool one_host, size_t most, bool *barred);

@@ -59,7 +59,7 @@ static hk_status summarize_build_to(const hk_algorithm *a, const hk_build *what,
 }
 
 hk_status hk_algorithm_summarize(hk_summary *out, const hk_algorithm *a, const hk_build *what, uint32_t slots,
-                                 size_t most, bool *barred) {
+                                 bool one_host, size_t most, bool *barred) {
   const int n = what->nranks;
   int period = summarize_least(what->layout, n), built = 0;
   size_t work = 0;
@@ -74,7 +74,8 @@ hk_status hk_algorithm_summarize(hk_summary *out, const hk_algorithm *a, const h
   HK_TRY(summarize_build_to(a, what, p, &built, period, &work, most), out);
   *barred = work > most;
   if (!*barred)
-    rc = hk_summarize(out, (const hk_program *const *)p, n, period, what->layout ? what->layout->host : NULL, slots);
+    rc = hk_summarize(out, (const hk_program *const *)p, n, period, what->layout ? what->layout->host : NULL, slots,
+                      one_host);
 out:
   if (rc == HK_ERR_USAGE) { /* the format cannot hold them (builder.h) */
     *barred = true;

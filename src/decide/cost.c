@@ -195,6 +195,19 @@ hk_status hk_algorithm_price(const hk_machine *m, const hk_algorithm *a, hk_coll
   return HK_OK;
 }
 
+hk_status hk_algorithm_least(const hk_machine *m, const hk_algorithm *a, hk_coll coll, size_t bytes, double *us,
+                             uint64_t *work) {
+  const hk_load *l;
+  *us = 0;
+  *work = 0;
+  if (!m->team.overlap || m->team.nranks < 2) return HK_OK;
+  HK_OR_RETURN(hk_outlines_load(m->outlines, a, coll, &l));
+  if (!l->blocks) return HK_OK;
+  *us = hk_price_gpu_least(m, l, (double)bytes / l->blocks);
+  *work = l->work * (uint64_t)m->team.nranks;
+  return HK_OK;
+}
+
 hk_machine hk_machine_as(const hk_machine *m, hk_protocol protocol, int channels) {
   const hk_protocol_info *p = &hk_protocols[protocol];
   hk_machine as = *m;

@@ -20,6 +20,8 @@ struct hk_algorithm; /* collectives/algorithm.h */
 /* The price in microseconds of an operation by the protocol and channels of the machine (hk_machine_as), if links move
  * bytes by themselves. `block`: bytes of a block. */
 double hk_price_gpu(const hk_machine *m, const hk_outline *o, double block);
+/* The price is not lower if ranks of one host have this load. */
+double hk_price_gpu_least(const hk_machine *m, const hk_load *l, double block);
 /* True if the kernel of small messages runs it. `block`: bytes of a block. */
 bool hk_gpu_is_small(const hk_machine *m, const hk_outline *o, size_t block);
 /* Bytes of a block that one wave moves through slots. `block`: bytes of a block on one channel. */
@@ -43,3 +45,7 @@ double hk_between_us_per_b(const hk_machine *m, const hk_outline *o);
  * its programs are too large to be chosen, or links carry quantised values and theirs may not. The machine has
  * outlines. */
 hk_status hk_algorithm_price(const hk_machine *m, const struct hk_algorithm *a, hk_coll coll, size_t bytes, double *us);
+/* *us: a price that is not higher, from the programs of one host at most; *work: the links and blocks moved that
+ * hk_algorithm_price looks at, at most. 0: not known, as on CPUs. */
+hk_status hk_algorithm_least(const hk_machine *m, const struct hk_algorithm *a, hk_coll coll, size_t bytes, double *us,
+                             uint64_t *work);

@@ -178,6 +178,22 @@ bool hk_gpu_is_small(const hk_machine *m, const hk_outline *o, size_t block) {
          own <= hk_chunk(m, o, own) && own <= HK_GPU_LL_MAX;
 }
 
+/* A lane's time for a byte. */
+static double cost_gpu_pace(const hk_machine *m) { return fmax(m->channel_us_per_b, m->inside.one_us_per_b); }
+/* A lane's time for an instruction, without its bytes. */
+static double cost_gpu_instr_us(const hk_machine *m) { return HK_GPU_INSTR_US + HK_GPU_SYNC_LANE * m->sync_us; }
+
+/* The time of a lane of so many instructions, each of a block, if it never waits. */
+static double cost_gpu_lane_us(const hk_machine *m, double instrs, double block) {
+  return instrs * (cost_gpu_instr_us(m) + block / m->channels * cost_gpu_pace(m));
+}
+
+double hk_price_gpu_least(const hk_machine *m, const hk_load *l, double block) {
+  const double out = fmin(m->ports_us_per_b, fmin(m->between.ring_us_per_b, m->between.mesh_us_per_b));
+  const double us = fmax(cost_gpu_lane_us(m, (double)l->longest, block), (double)l->far * block * out);
+  return m->launch_us + us - (m->team.nranks <= HK_GPU_SMALL_SOURCES ? HK_GPU_SMALL_SAVES_US : 0);
+}
+
 double hk_price_gpu(const hk_machine *m, const hk_outline *o, double block) {
   hk_machine fewer; /* a switch has slots for this number of channels: more channels change nothing */
   const int most = hk_is_switched(m, o) ? HK_GPU_SWITCH_CHANNELS / (int)o->summary.switch_span : m->channels;
@@ -192,8 +208,8 @@ double hk_price_gpu(const hk_machine *m, const hk_outline *o, double block) {
   const wave w = {.block = block,
                   .waves = fmax(1, ceil(own / chunk)),
                   .message = fmin(chunk, own),
-                  .pace = fmax(m->channel_us_per_b, m->inside.one_us_per_b),
-                  .lane_us = HK_GPU_INSTR_US + HK_GPU_SYNC_LANE * m->sync_us};
+                  .pace = cost_gpu_pace(m),
+                  .lane_us = cost_gpu_instr_us(m)};
   const double first = cost_gpu_chain_us(m, o, &w, s->first);
   const double latency = fmax(first, cost_gpu_chain_us(m, o, &w, s->held)) +
                          (w.waves - 1) * cost_gpu_again_us(m, o, &w);
@@ -208,7 +224,8 @@ double hk_price_gpu(const hk_machine *m, const hk_outline *o, double block) {
   const double fill = hk_depth(o) > 1 ? cost_gpu_fill_us(m, o, &w, need) : 0;
   const double idle = cost_gpu_idle_us(m, o, &w, need, first, latency, fill);
   const double last = (channels - 1) * HK_GPU_STAGGER_US; /* when the last channel begins, others move bytes */
-  const double low = fmax(last + latency + alone, fmax(idle, cost_gpu_ports_us(m, o, &w)) + after);
+  const double links = fmax(idle, cost_gpu_ports_us(m, o, &w)) + after;
+  const double low = fmax(cost_gpu_lane_us(m, longest, block), fmax(last + latency + alone, links));
   const double high = latency + fmax(last + alone, need + fill + (double)s->most.silent * slice + after);
   double us = pow(low, 1 - HK_GPU_SHARED) * pow(fmax(low, high), HK_GPU_SHARED);
   if (hk_gpu_is_small(m, o, (size_t)block)) us -= HK_GPU_SMALL_SAVES_US;

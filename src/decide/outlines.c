@@ -12,6 +12,8 @@
 
 /* The most links and blocks moved of all programs that are summarized: up to half a second. */
 enum { WORK_MOST = 1 << 22 };
+/* The most bytes of a host's programs that are built for its load: up to a few milliseconds. */
+enum { LOAD_MOST = 1 << 20 };
 
 struct hk_outlines {
   int nranks;
@@ -21,6 +23,7 @@ struct hk_outlines {
   struct {
     const hk_algorithm *algorithm; /* NULL: free, as all that follow */
     hk_outline *of[HK_COLL_COUNT]; /* NULL: not yet made */
+    hk_load load[HK_COLL_COUNT];   /* no blocks: not yet made */
   } at[HK_ALGORITHM_LIMIT];
 };
 
@@ -107,9 +110,12 @@ out:
 
 static hk_status outlines_make(hk_outlines *o, const hk_algorithm *a, hk_coll coll, hk_outline *out) {
   const hk_build what = {.coll = coll, .nranks = o->nranks, .layout = o->layout};
-  hk_status rc = hk_algorithm_summarize(&out->summary, a, &what, o->slots, WORK_MOST, &out->barred);
-  if (rc != HK_OK || out->barred) return rc;
-  HK_TRY(outlines_orders(a, &what, &out->orders), out);
+  hk_status rc = outlines_orders(a, &what, &out->orders);
+  if (rc == HK_ERR_USAGE) out->barred = true; /* the format cannot hold the program (builder.h) */
+  if (rc != HK_OK) return out->barred ? HK_OK : rc;
+  /* The links of host 0 are those that traffic looks at. On another ring order, another host's ranks may be there. */
+  HK_TRY(hk_algorithm_summarize(&out->summary, a, &what, o->slots, out->orders == 1, WORK_MOST, &out->barred), out);
+  if (out->barred) goto out;
   rc = hk_traffic_of(&out->traffic, &out->summary, out->orders, hk_coll_has_root(coll) ? what.root : -1, o->layout,
                      &o->wires);
 out:
@@ -119,12 +125,38 @@ out:
   return rc;
 }
 
-hk_status hk_outlines_get(hk_outlines *o, const hk_algorithm *a, hk_coll coll, const hk_outline **out) {
-  int i = 0;
+/* *at: the place of the algorithm. */
+static hk_status outlines_find(hk_outlines *o, const hk_algorithm *a, int *at) {
+  *at = 0;
   if (!o) return HK_FAIL(HK_ERR_INTERNAL, "the machine has no programs' outlines");
+  while (o->at[*at].algorithm && o->at[*at].algorithm != a) ++*at;
+  o->at[*at].algorithm = a;
+  return HK_OK;
+}
+
+hk_status hk_outlines_load(hk_outlines *o, const hk_algorithm *a, hk_coll coll, const hk_load **out) {
+  const int n = hk_layout_size(o->layout, 0, o->nranks);
+  hk_build what = {.coll = hk_coll_plain(coll), .nranks = o->nranks, .layout = o->layout};
+  int i;
+  HK_OR_RETURN(outlines_find(o, a, &i));
+  hk_load *x = &o->at[i].load[what.coll];
+  *out = x;
+  if (x->blocks) return HK_OK;
+  for (int local = 0; local < n && (size_t)local * x->program <= LOAD_MOST; local++) {
+    hk_program *p;
+    what.rank = hk_layout_rank(o->layout, 0, local);
+    const hk_status rc = hk_algorithm_build(a, &what, &p);
+    if (rc != HK_OK) return rc == HK_ERR_USAGE ? HK_OK : rc; /* builder.h */
+    hk_load_add(x, p, o->layout ? o->layout->host : NULL);
+    hk_program_free(p);
+  }
+  return HK_OK;
+}
+
+hk_status hk_outlines_get(hk_outlines *o, const hk_algorithm *a, hk_coll coll, const hk_outline **out) {
+  int i;
+  HK_OR_RETURN(outlines_find(o, a, &i));
   coll = hk_coll_plain(coll);
-  while (o->at[i].algorithm && o->at[i].algorithm != a) i++;
-  o->at[i].algorithm = a;
   hk_outline *x = o->at[i].of[coll];
   if (!x) {
     x = calloc(1, sizeof *x);

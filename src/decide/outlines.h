@@ -84,6 +84,9 @@ void hk_outlines_free(hk_outlines *o); /* NULL is fine */
 /* *out: the outline of an algorithm that can run here; NULL if its programs are too large to be looked at, and so to be
  * chosen. */
 hk_status hk_outlines_get(hk_outlines *o, const struct hk_algorithm *a, hk_coll coll, const hk_outline **out);
+/* *out: the load of the first rank, and of more ranks of its host if that is quick to find. No blocks: the format
+ * cannot hold its program. */
+hk_status hk_outlines_load(hk_outlines *o, const struct hk_algorithm *a, hk_coll coll, const hk_load **out);
 /* Adds up the messages in the summary's maps, which are those of the first ring order. On each of the `orders` the rank
  * at a place, or at a distance from the root (-1: none), does the same as that on the first one. `wires`: with 0 ranks
  * nothing is known of the links inside a host. */

@@ -9,7 +9,11 @@
 #include "protocol.h"
 #include "rules.h"
 
-enum { SINGLE = 16 /* smaller sizes are classes of their own */, PARTS = 8 /* classes in an octave */ };
+enum {
+  SINGLE = 16,         /* smaller sizes are classes of their own */
+  PARTS = 8,           /* classes in an octave */
+  QUICK_WORK = 1 << 18 /* links and blocks moved of programs that a table prices even if they cannot win */
+};
 
 /* The part of the octave from 2^power on in which bytes - 1 is. */
 static size_t select_part(size_t bytes, int *power) {
@@ -113,23 +117,58 @@ static bool select_outside(const hk_algorithm *a, size_t bytes, hk_inplace inpla
                (inplace == HK_INPLACE_NO && !l->out_of_place));
 }
 
+/* An algorithm and protocol that may be chosen. */
+typedef struct candidate {
+  int place; /* of candidates with equal prices the first is chosen */
+  const hk_algorithm *algorithm;
+  hk_protocol protocol;
+  double least;  /* its price is not lower */
+  uint64_t work; /* hk_algorithm_least */
+} candidate;
+
+typedef struct candidates {
+  int n;
+  candidate at[HK_ALTERNATIVES];
+} candidates;
+
+/* Adds one, in the order of the lowest prices that are possible. */
+static hk_status select_add(candidates *c, const hk_machine *m, const hk_filter *w, hk_coll coll, size_t bytes,
+                            const hk_algorithm *a, hk_protocol p) {
+  candidate x = {.place = c->n, .algorithm = a, .protocol = p};
+  int first, last, at = c->n++;
+  select_channel_range(m, w, &first, &last);
+  const hk_machine as = hk_machine_as(m, p, last);
+  HK_OR_RETURN(hk_algorithm_least(&as, a, coll, bytes, &x.least, &x.work));
+  for (; at > 0 && c->at[at - 1].least > x.least; at--) c->at[at] = c->at[at - 1];
+  c->at[at] = x;
+  return HK_OK;
+}
+
+/* True if even its lowest possible price is above `us`. Rounding must not decide. */
+static bool select_loses(const candidate *x, double us) { return x->least > us * (1 + 1e-9); }
+
+/* The programs of many ranks take long to summarize. So those that cannot win are not priced. */
 static hk_status select_cheapest(const hk_machine *m, const hk_filter *w, hk_coll coll, size_t bytes, hk_decision *best,
                                  bool *found) {
   const size_t last = hk_size_class_last(bytes);
+  candidates c = {.n = 0};
+  int place = 0;
   *found = false;
   const hk_algorithm *const *all = hk_filter_algorithms(w);
   for (int i = 0; all[i]; i++) {
-    const hk_algorithm *a = all[i];
     if (select_excluded(m, w, coll, i)) continue;
-    if (!(w && w->any_size) && select_outside(a, last, w ? w->inplace : HK_INPLACE_ANY)) continue;
-    for (int p = 0; p < HK_PROTO_COUNT; p++) {
-      hk_decision d;
-      if (!select_may_use(m, w, coll, i, (hk_protocol)p)) continue;
-      HK_OR_RETURN(select_price(m, w, coll, last, a, (hk_protocol)p, &d));
-      if (d.us == INFINITY || (*found && d.us >= best->us)) continue;
-      *best = d;
-      *found = true;
-    }
+    if (!(w && w->any_size) && select_outside(all[i], last, w ? w->inplace : HK_INPLACE_ANY)) continue;
+    for (int p = 0; p < HK_PROTO_COUNT; p++)
+      if (select_may_use(m, w, coll, i, (hk_protocol)p))
+        HK_OR_RETURN(select_add(&c, m, w, coll, last, all[i], (hk_protocol)p));
+  }
+  for (const candidate *x = c.at; x < c.at + c.n && !(*found && select_loses(x, best->us)); x++) {
+    hk_decision d;
+    HK_OR_RETURN(select_price(m, w, coll, last, x->algorithm, x->protocol, &d));
+    if (d.us == INFINITY || (*found && (d.us > best->us || (d.us >= best->us && x->place > place)))) continue;
+    *best = d;
+    place = x->place;
+    *found = true;
   }
   if (!*found || last == bytes || m->team.nranks < 2) return HK_OK;
   hk_machine as = hk_machine_as(m, best->protocol, best->channels);
@@ -244,9 +283,35 @@ static const char *const protocol_needs[HK_PROTO_COUNT] = {
     [HK_PROTO_LL] = "is for GPUs: on the host a slot's number travels with its payload already",
     [HK_PROTO_LL128] = "needs links that keep stores of 128 bytes whole (NVLink)"};
 
+/* Prices the candidates that can win, and those that are quick to price. */
+static hk_status select_price_all(const hk_machine *m, const hk_filter *w, hk_coll coll, size_t bytes,
+                                  const candidates *c, hk_alternative *out, int *n) {
+  double best = INFINITY;
+  for (const candidate *x = c->at; x < c->at + c->n; x++) {
+    hk_alternative row = {.what = {.algorithm = x->algorithm, .protocol = x->protocol, .channels = 1}};
+    if (select_loses(x, best) && x->work > QUICK_WORK) {
+      snprintf(row.why, sizeof row.why, "%s is slower, as the work of one host's ranks shows, so it is not priced",
+               hk_protocols[x->protocol].name);
+    } else {
+      HK_OR_RETURN(select_price(m, w, coll, bytes, x->algorithm, x->protocol, &row.what));
+      if (row.what.us < best) best = row.what.us;
+    }
+    if (row.what.us == INFINITY) {
+      row.what.us = 0;
+      if (m->quantised)
+        snprintf(row.why, sizeof row.why, "would quantise sums that are not whole, or give ranks different bits");
+      else
+        snprintf(row.why, sizeof row.why, "has programs that are too large for %d ranks", m->team.nranks);
+    }
+    select_insert(out, n, &row);
+  }
+  return HK_OK;
+}
+
 hk_status hk_select_all(const hk_machine *m, const hk_filter *filter, hk_coll coll, size_t bytes,
                         hk_alternative out[HK_ALTERNATIVES], int *n) {
   const hk_algorithm *const *all = hk_filter_algorithms(filter);
+  candidates c = {.n = 0};
   *n = 0;
   for (int i = 0; all[i]; i++) {
     const hk_algorithm *a = all[i];
@@ -271,18 +336,11 @@ hk_status hk_select_all(const hk_machine *m, const hk_filter *filter, hk_coll co
       else if (select_protocol_barred(filter, coll, (hk_protocol)p))
         snprintf(row.why, sizeof row.why, "%s is excluded by NCCL_PROTO", hk_protocols[p].name);
       else
-        HK_OR_RETURN(select_price(m, filter, coll, bytes, a, (hk_protocol)p, &row.what));
-      if (row.what.us == INFINITY) {
-        row.what.us = 0;
-        if (m->quantised)
-          snprintf(row.why, sizeof row.why, "would quantise sums that are not whole, or give ranks different bits");
-        else
-          snprintf(row.why, sizeof row.why, "has programs that are too large for %d ranks", m->team.nranks);
-      }
-      select_insert(out, n, &row);
+        HK_OR_RETURN(select_add(&c, m, filter, coll, bytes, a, (hk_protocol)p));
+      if (row.why[0]) select_insert(out, n, &row);
     }
   }
-  return HK_OK;
+  return select_price_all(m, filter, coll, bytes, &c, out, n);
 }
 
 const char *hk_decision_algorithm(const hk_decision *d) { return d->algorithm->name; }

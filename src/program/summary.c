@@ -268,6 +268,27 @@ static void summary_volume(hk_summary *out, hk_summary_run *x) {
   out->tail = x->tail;
 }
 
+/* True if the operand's link leads to another host in the given iteration. */
+static bool summary_is_far(const hk_program *p, const hk_operand *o, uint32_t iteration, const int32_t *host) {
+  const hk_link_need *l = o->space == HK_LINK ? &hk_program_links(p)[hk_operand_link(o, iteration)] : NULL;
+  return l && host[l->peer] != host[p->rank];
+}
+
+void hk_load_add(hk_load *load, const hk_program *p, const int32_t *host) {
+  load->blocks = p->blocks;
+  if (load->work < p->nlinks + p->traits.moves) load->work = p->nlinks + p->traits.moves;
+  if (load->program < p->bytes) load->program = p->bytes;
+  for (unsigned l = 0; l < p->nlanes; l++) {
+    const hk_lane *lane = &hk_program_lanes(p)[l];
+    hk_scan s = {.next = lane->first, .end = lane->first + lane->count};
+    uint64_t instrs = 0;
+    for (const hk_instr *i; (i = hk_scan_next(&s, hk_program_instrs(p))); instrs += s.times)
+      for (const hk_operand *o = hk_instr_operands(p, i), *end = o + i->ndst; i->nsrc && o < end; o++)
+        for (uint32_t k = 0; host && k < s.times; k++) load->far += summary_is_far(p, o, k, host);
+    if (instrs > load->longest) load->longest = instrs;
+  }
+}
+
 /* Lets the programs run. */
 static hk_status summary_walk(hk_summary_run *x) {
   HK_OR_RETURN(summary_number(x));
@@ -299,8 +320,9 @@ static hk_status summary_held(hk_summary *out, const hk_summary_run *of) {
 }
 
 hk_status hk_summarize(hk_summary *out, const hk_program *const *programs, int nranks, int period, const int32_t *host,
-                       uint32_t slots) {
-  hk_summary_run x = {.programs = programs, .host = host, .nranks = nranks, .period = period, .slots = slots};
+                       uint32_t slots, bool one_host) {
+  hk_summary_run x = {
+      .programs = programs, .host = host, .nranks = nranks, .period = period, .slots = slots, .one_host = one_host};
   hk_status rc;
   *out = (hk_summary){.nranks = nranks, .period = period, .blocks = programs[0]->blocks};
   HK_TRY(summary_walk(&x), out);

@@ -85,11 +85,22 @@ typedef struct hk_summary {
   hk_map *maps; /* messages between two ranks, in the order of `after`; multicasts and groups are not in it */
 } hk_summary;
 
+/* What some ranks of a host do in a wave. */
+typedef struct hk_load {
+  uint32_t blocks;  /* hk_program.blocks */
+  uint64_t longest; /* instructions of the longest lane */
+  uint64_t far;     /* blocks sent to other hosts */
+  uint64_t work;    /* links and blocks moved, of the rank that has most */
+  size_t program;   /* bytes of the largest program */
+} hk_load;
+/* Adds a rank's program. `host` as in hk_summarize. */
+void hk_load_add(hk_load *load, const struct hk_program *p, const int32_t *host);
+
 /* `programs` of one collective by one algorithm, proved (verify.h): those of the first `period` ranks. The program of
  * each other rank is that of the rank `period` below it, shifted (hk_program_is_alike); `period` divides nranks, and
  * is nranks if there are links of a group. `host` [nranks] (may be NULL: one host) has equal numbers, below nranks, for
- * ranks of one host. `slots`: of each link (HOCKET_SLOTS); 0: nothing is held. HK_ERR_INTERNAL: the programs do not
- * end; HK_ERR_SYSTEM: no memory. */
+ * ranks of one host. `slots`: of each link (HOCKET_SLOTS); 0: nothing is held. `one_host`: of messages inside hosts,
+ * the maps have only those of host 0. HK_ERR_INTERNAL: the programs do not end; HK_ERR_SYSTEM: no memory. */
 hk_status hk_summarize(hk_summary *out, const struct hk_program *const *programs, int nranks, int period,
-                       const int32_t *host, uint32_t slots);
+                       const int32_t *host, uint32_t slots, bool one_host);
 void hk_summary_clear(hk_summary *s);

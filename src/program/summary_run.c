@@ -54,6 +54,7 @@ static hk_status run_send_group(hk_summary_run *x, hk_summary_group *g, uint32_t
 }
 
 static hk_status run_note(hk_summary_run *x, const hk_summary_end *e, hk_chain_key now) {
+  if (x->one_host && e->reach == HK_INSIDE && x->host && x->host[e->rank] != 0) return HK_OK;
   if (!HK_RESERVE(x->messages, x->messages_room, x->nmessages + 1)) return run_memory(x);
   x->messages[x->nmessages++] = (hk_summary_message){.after = now, .from = e->rank, .to = e->peer};
   return HK_OK;
@@ -108,8 +109,8 @@ static bool run_take(hk_summary_run *x, hk_summary_thread *t, const hk_operand *
 /* False if the lane has to wait until a receiver has taken a slot; else *now is when all links have a free one. */
 static bool run_has_room(hk_summary_run *x, const hk_summary_thread *t, const hk_operand *o, unsigned n,
                          hk_chain_key *now) {
-  for (unsigned k = 0; k < n; k++) {
-    if (o[k].space != HK_LINK || !x->bounded) continue;
+  for (unsigned k = 0; x->bounded && k < n; k++) {
+    if (o[k].space != HK_LINK) continue;
     const hk_summary_end *e = run_end(x, t, &o[k]);
     if (e->group || e->n != 1) continue;
     hk_summary_end *to = &x->ends[x->receivers[e->first]];

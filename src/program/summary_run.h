@@ -80,6 +80,7 @@ typedef struct hk_summary_run {
   hk_volume *volumes; /* [period] */
   uint32_t slots;     /* of a link; 0: `ahead` is not asked for */
   bool bounded;       /* senders wait for free slots */
+  bool one_host;      /* see hk_summarize */
   bool ahead;         /* some sender was ahead by more than `slots` */
   hk_chain_key wave_ends[HK_SUMMARY_WAVES];
   uint32_t tail;                /* of the lane that ends the first wave */

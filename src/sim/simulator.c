@@ -92,5 +92,5 @@ const char *hk_simulator_cannot(const hk_simulator *x, const hk_algorithm *a, hk
 hk_status hk_simulator_summarize(hk_summary *out, const hk_simulator *x, const hk_algorithm *a, hk_coll coll) {
   bool barred;
   return hk_algorithm_summarize(out, a, &(hk_build){.coll = coll, .nranks = x->nranks, .layout = x->layout},
-                                x->machine.nslots, SIZE_MAX, &barred);
+                                x->machine.nslots, false, SIZE_MAX, &barred);
 }

@@ -28,18 +28,24 @@ static bool plan_text_best_of_its_kind(const hk_plan_report *r, int at) {
   return true;
 }
 
+/* True if an earlier row has the same reason, for the same algorithm or for any. */
+static bool plan_text_said(const hk_plan_report *r, int at, bool any) {
+  for (int k = 0; k < at; k++)
+    if (!strcmp(r->rows[k].why, r->rows[at].why) && (any || r->rows[k].what.algorithm == r->rows[at].what.algorithm))
+      return true;
+  return false;
+}
+
 /* Reasons, each once, with the algorithms that it excludes. */
 static void plan_text_print_excluded(const hk_plan_report *r) {
-  plan_text_heading("Not possible here");
+  plan_text_heading("Left out");
   for (int i = 0; i < r->n; i++) {
     const char *why = r->rows[i].why;
-    bool known = !why[0];
-    for (int k = 0; k < i && !known; k++) known = !strcmp(r->rows[k].why, why);
-    if (known) continue;
+    if (!why[0] || plan_text_said(r, i, true)) continue;
     char text[700];
     int n = snprintf(text, sizeof text, "%s: ", why);
     for (int k = i; k < r->n && n < (int)sizeof text - 32; k++)
-      if (!strcmp(r->rows[k].why, why))
+      if (!strcmp(r->rows[k].why, why) && !plan_text_said(r, k, false))
         n += snprintf(text + n, sizeof text - (size_t)n, "%s%s", k > i ? ", " : "", r->rows[k].what.algorithm->name);
     hk_tool_wrap(stdout, 2, text);
   }

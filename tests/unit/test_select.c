@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* check: notsan */
 /* Selection and chunks: deterministic, equal for all ranks, always supported, without cliffs. */
+#include <math.h>
 #include <string.h>
 #include "../../src/collectives/algorithm.h"
 #include "../../src/decide/constants.h"
@@ -9,6 +10,10 @@
 #include "../../src/decide/machine.h"
 #include "../../src/decide/protocol.h"
 #include "../../src/decide/select.h"
+#include "../../src/sim/sim.h"
+#include "../../src/sim/simulator.h"
+#include "../../src/topo/synth.h"
+#include "../../src/topo/topo.h"
 #include "../support/outlines.h"
 #include "../support/suite.h"
 
@@ -463,6 +468,61 @@ TEST(in_a_switch) {
   }
   const hk_algorithm *twoshot = hk_algorithm_by_name("twoshot");
   ck_assert(!hk_algorithm_supports(twoshot, &large.team, HK_ALLREDUCE)); /* GPUs have no links for it */
+}
+
+/* ---- programs that cannot win are not priced ---- */
+
+/* The cheapest of all, each priced; checks that no price is below its bound. */
+static hk_decision cheapest_of_all(const hk_machine *m, hk_coll coll, size_t bytes, int *pruned) {
+  hk_decision best = {.us = INFINITY}, d;
+  double least[HK_ALTERNATIVES], us;
+  uint64_t work;
+  int n = 0;
+  for (int i = 0; hk_algorithms[i]; i++)
+    for (int p = 0; p < HK_PROTO_COUNT; p++) {
+      bool can;
+      const hk_algorithm *a = hk_algorithms[i];
+      ck_assert_int_eq(hk_select_one(m, NULL, coll, bytes, a, (hk_protocol)p, &d, &can), HK_OK);
+      if (!can) continue;
+      const hk_machine as = hk_machine_as(m, (hk_protocol)p, m->max_channels);
+      ck_assert_int_eq(hk_algorithm_least(&as, a, coll, bytes, &us, &work), HK_OK);
+      ck_assert_msg(us <= d.us * (1 + 1e-9), "%s by %s with %s, %zu bytes: priced at %f us, and at least %f",
+                    hk_coll_name(coll), a->name, hk_protocols[p].name, bytes, d.us, us);
+      least[n++] = us;
+      if (d.us < best.us) best = d;
+    }
+  for (int i = 0; i < n; i++) *pruned += least[i] > best.us;
+  return best;
+}
+
+static const char *const clusters[] = {"dgx-h100",
+                                       "dgx-v100",
+                                       "mi300x",
+                                       "nodes=2 of dgx-a100",
+                                       "nodes=3 of dgx-h100",
+                                       "nodes=4 of mi300x",
+                                       "nodes=16 of dgx-h100 fabric=rail,fattree",
+                                       "nodes=7 of 4xa100:nvswitch6 nic=2x200"};
+
+TEST_LOOP(bounds_change_no_choice, HK_ARRAY_LENGTH(clusters)) {
+  hk_cluster *c;
+  hk_simulator *x;
+  int pruned = 0;
+  ck_assert_msg(hk_cluster_from_string(&c, clusters[_i]) == HK_OK, "%s", hk_last_error());
+  ck_assert_msg(hk_simulator_new(&x, c, 0) == HK_OK, "%s", hk_last_error());
+  for (int coll = 0; coll < HK_COLL_COUNT; coll++)
+    for (size_t bytes = 8; bytes <= (size_t)1 << 34; bytes *= 4) {
+      hk_decision d;
+      const hk_decision best = cheapest_of_all(&x->machine, (hk_coll)coll, bytes, &pruned);
+      ck_assert_int_eq(hk_select(&x->machine, NULL, (hk_coll)coll, bytes, &d), HK_OK);
+      ck_assert_msg(d.algorithm == best.algorithm && d.protocol == best.protocol && d.channels == best.channels,
+                    "%s: %s of %zu bytes: %s is chosen, and %s is the cheapest", clusters[_i],
+                    hk_coll_name((hk_coll)coll), bytes, d.algorithm->name, best.algorithm->name);
+      ck_assert_double_eq(d.us, best.us);
+    }
+  ck_assert_int_gt(pruned, 50);
+  hk_simulator_free(x);
+  hk_cluster_free(c);
 }
 
 int main(void) { return suite_main("select", .timeout = 120); }

@@ -453,7 +453,7 @@ TEST(hundred_thousand) {
     const hk_build what = {.coll = rows[k].coll, .nranks = n, .layout = l};
     hk_summary s;
     bool barred;
-    ck_assert_msg(hk_algorithm_summarize(&s, hk_algorithm_by_name(rows[k].algorithm), &what, m.nslots, SIZE_MAX,
+    ck_assert_msg(hk_algorithm_summarize(&s, hk_algorithm_by_name(rows[k].algorithm), &what, m.nslots, false, SIZE_MAX,
                                          &barred) == HK_OK,
                   "%s", hk_last_error());
     ck_assert_msg(s.period == rows[k].period && s.first.rounds == rows[k].rounds && s.first.far == rows[k].far,

@@ -90,7 +90,7 @@ static void build(built *b, const char *algorithm, hk_coll coll, int n, int host
     hk_build what = {.coll = coll, .rank = r, .nranks = n, .layout = b->layout};
     ck_assert(hk_algorithm_build(a, &what, &b->programs[r]) == HK_OK);
   }
-  ck_assert_msg(hk_summarize(&b->s, (const hk_program *const *)b->programs, n, n, b->layout->host, 8) == HK_OK,
+  ck_assert_msg(hk_summarize(&b->s, (const hk_program *const *)b->programs, n, n, b->layout->host, 8, false) == HK_OK,
                 "%s: %s", algorithm, hk_last_error());
 }
 
@@ -171,7 +171,7 @@ static void check_fewer(const hk_algorithm *a, hk_coll coll, int n, int hosts, i
   bool barred;
   build(&b, a->name, coll, n, hosts);
   const hk_build what = {.coll = coll, .nranks = n, .layout = b.layout};
-  ck_assert_msg(hk_algorithm_summarize(&few, a, &what, 8, SIZE_MAX, &barred) == HK_OK, "%s: %s", a->name,
+  ck_assert_msg(hk_algorithm_summarize(&few, a, &what, 8, false, SIZE_MAX, &barred) == HK_OK, "%s: %s", a->name,
                 hk_last_error());
   *fewer += few.period < n;
   ck_assert_msg(!memcmp(&few.first, &b.s.first, sizeof few.first) &&
@@ -197,7 +197,8 @@ TEST(quantised_links) {
       const hk_build what = {.coll = HK_ALLREDUCE, .nranks = n};
       hk_summary s;
       bool barred;
-      ck_assert(hk_algorithm_summarize(&s, hk_algorithm_by_name(may[k].name), &what, 8, SIZE_MAX, &barred) == HK_OK);
+      ck_assert(hk_algorithm_summarize(&s, hk_algorithm_by_name(may[k].name), &what, 8, false, SIZE_MAX, &barred) ==
+                HK_OK);
       ck_assert_msg(s.quantises == (n >= may[k].least && n <= may[k].most), "%s of %d ranks", may[k].name, n);
       hk_summary_clear(&s);
     }
