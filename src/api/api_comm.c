@@ -403,7 +403,7 @@ HK_API(ncclResult_t, ncclCommGetAsyncError, (ncclComm_t comm, ncclResult_t *asyn
   hk_status rc = HK_OK;
   HK_TRY(hk_comm_check(comm, "ncclCommGetAsyncError"), out);
   if (!asyncError) HK_GIVE_UP(HK_FAIL(HK_ERR_ARGUMENT, "ncclCommGetAsyncError: asyncError is NULL"), out);
-  hk_status found = comm->backend->look ? comm->backend->look(comm) : HK_OK;
+  hk_status found = comm->backend->poll_health ? comm->backend->poll_health(comm) : HK_OK;
   if (found != HK_OK) (void)hk_comm_failed(comm, found);
   hk_status failure = hk_failure_settled(comm); /* not before all ranks agree on it */
   /* A communicator that this rank revoked reports no error: users of NCCL poll for that. */

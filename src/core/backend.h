@@ -164,7 +164,7 @@ typedef struct hk_backend {
   /* Checks device work for failures, and warns if it does not end. From any thread. NULL: calls report their own
    * failures. Any thread may set hk_health.failure; if attach has set hk_health.stop_kernels, that word then ends
    * running kernels. */
-  hk_status (*look)(struct ncclComm *c);
+  hk_status (*poll_health)(struct ncclComm *c);
   /* Waits until all enqueued work has ended. If the communicator has failed, it also stops the work, and gives up after
    * some seconds. NULL: only host streams run work after a call has returned, and the caller waits for those. */
   void (*drain)(struct ncclComm *c);

@@ -39,7 +39,7 @@ out:
 }
 
 hk_status hk_gpu_check_call(const hk_call *call) {
-  hk_status rc = hk_gpu_poll_health(call->comm, false);
+  hk_status rc = hk_gpu_check_kernels(call->comm);
   if (rc != HK_OK) return hk_comm_failed(call->comm, rc);
   return check_buffers(call);
 }

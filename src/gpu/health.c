@@ -12,11 +12,9 @@
 #include "rma.h"
 #include "run.h"
 
-hk_status hk_gpu_look(ncclComm_t c) { return hk_gpu_poll_health(c, true); }
-
 static hk_status health_check(void *c, uint64_t waited_ns) {
   (void)waited_ns;
-  return hk_gpu_look(c);
+  return hk_gpu_poll_health(c);
 }
 
 hk_status hk_gpu_keep_near(ncclComm_t c) {
@@ -105,14 +103,19 @@ hk_status hk_gpu_watch(ncclComm_t c) {
   return hk_watch_launch(c, &l);
 }
 
-hk_status hk_gpu_poll_health(ncclComm_t c, bool ask) {
-  hk_gpu *g = hk_gpu_of(c);
-  if (g && ask && atomic_load(&c->health.failure)) health_free_streams(c);
-  if (atomic_load(&c->health.progress) != HK_OK || atomic_load(&c->health.failure) || !g) return HK_OK;
-  const int peer = hk_gpu_kernels_mismatch(g);
-  if (peer >= 0) {
-    hk_mismatch_message(c, peer);
-    return HK_ERR_USAGE;
-  }
-  return ask ? hk_gpu_watch(c) : HK_OK;
+static bool health_runs(ncclComm_t c) {
+  return hk_gpu_of(c) && atomic_load(&c->health.progress) == HK_OK && !atomic_load(&c->health.failure);
+}
+
+hk_status hk_gpu_check_kernels(ncclComm_t c) {
+  const int peer = health_runs(c) ? hk_gpu_kernels_mismatch(hk_gpu_of(c)) : -1;
+  if (peer < 0) return HK_OK;
+  hk_mismatch_message(c, peer);
+  return HK_ERR_USAGE;
+}
+
+hk_status hk_gpu_poll_health(ncclComm_t c) {
+  if (hk_gpu_of(c) && atomic_load(&c->health.failure)) health_free_streams(c);
+  HK_OR_RETURN(hk_gpu_check_kernels(c));
+  return health_runs(c) ? hk_gpu_watch(c) : HK_OK;
 }

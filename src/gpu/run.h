@@ -73,6 +73,6 @@ void hk_gpu_drain(ncclComm_t c);
 /* Reports launches that do not end, as hk_watch does for waits on the host. Returns an error if a kernel has failed, or
  * if the watchdog must end the communicator.  From any thread. */
 hk_status hk_gpu_watch(ncclComm_t c);
-/* Returns an error that a kernel has reported; with `ask` also one that the driver knows, which costs a driver call. */
-hk_status hk_gpu_poll_health(ncclComm_t c, bool ask);
-hk_status hk_gpu_look(ncclComm_t c); /* asks the driver, too: hk_backend.look */
+hk_status hk_gpu_check_kernels(ncclComm_t c); /* returns an error that a kernel has reported */
+/* hk_backend.poll_health: both of these. Costs a driver call. */
+hk_status hk_gpu_poll_health(ncclComm_t c);
