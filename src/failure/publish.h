@@ -16,10 +16,12 @@ static inline void hk_watch_publish(ncclComm_t c, const struct hk_call *call, ui
   hk_status_page_put(c->order.page, c->order.sequence, call->count, signature | (uint64_t)(uint32_t)call->root << 32,
                      call->coll | (uint64_t)call->dtype << 8 | (uint64_t)call->redop << 16);
 }
-/* Publishes that the operation has ended. */
+/* Publishes that the operation has ended: the rank is in no call any more. */
 static inline void hk_watch_over(ncclComm_t c) {
   /* relaxed: read only for reports, and independent of other words */
   atomic_store_explicit(&c->order.page->over, c->order.sequence, memory_order_relaxed);
+  c->order.current = NULL;
+  c->order.exec = NULL;
 }
 /* Counts an operation whose end is not known here. Returns where it was counted if it is a sample, which the caller may
  * time (hk_meter_sampled); else NULL. */

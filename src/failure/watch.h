@@ -21,13 +21,21 @@ struct hk_meter_cell *hk_watch_enqueued(ncclComm_t c, const struct hk_call *call
 /* The call was over after this rank had waited for others, for HK_WAIT_LONG_NS or longer. Counts it, if all ranks end
  * such calls nearly together: then those that waited less than others came late. */
 void hk_watch_waited(ncclComm_t c, const struct hk_call *call, uint64_t ns);
-/* Publishes the send or receive in which this rank waits; NULL: none. */
+/* Publishes the send or receive, or the one-sided operation, in which this rank waits; NULL: none. */
 void hk_watch_transfer(ncclComm_t c, const struct hk_call *call);
-/* Publishes it as the current operation, unless this rank is in another one. */
-static inline void hk_watch_waits(ncclComm_t c, const struct hk_call *call) {
+/* The same, as the current operation, unless this rank is in another one. */
+static inline void hk_watch_transfer_waits(ncclComm_t c, const struct hk_call *call) {
   if (c->order.current) return;
   c->order.current = call;
   hk_watch_transfer(c, call);
+}
+/* It is complete; others may still be under way. */
+static inline void hk_watch_transfer_over(ncclComm_t c, const struct hk_call *call) {
+  if (c->order.current == call) c->order.current = NULL;
+}
+static inline void hk_watch_transfers_over(ncclComm_t c) { /* all are */
+  c->order.current = NULL;
+  hk_watch_transfer(c, NULL);
 }
 void hk_watch_report(void *comm, hk_activity *out); /* hk_bootstrap_options.report */
 void hk_watch_describe(const struct hk_call *call, char *text, size_t bytes);

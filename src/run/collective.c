@@ -57,12 +57,6 @@ static inline void collective_waited(ncclComm_t c, const hk_call *call, uint64_t
   if (__builtin_expect(waited >= HK_WAIT_LONG_NS, 0)) hk_run_waited(c, call, waited);
 }
 
-static inline void collective_end(ncclComm_t c) {
-  hk_watch_over(c);
-  c->order.current = NULL;
-  c->order.exec = NULL;
-}
-
 /* The time of a collective that is over. began 0: it is that of its long waits. `sample`: it stands for others, too. */
 static __attribute__((noinline)) void collective_time(ncclComm_t c, const hk_launch *launch, uint64_t began,
                                                       uint64_t waited, bool sample) {
@@ -147,7 +141,7 @@ hk_status hk_run_collective(const hk_call *call) {
     rc = hk_run_ended(c, call, &x, -1, rc);
     hk_wire_withdraw(c);
   }
-  collective_end(c);
+  hk_watch_over(c);
   if (__builtin_expect(c->profiler != NULL, 0)) hk_profile_run_over(c->profiler);
   if (memory != frame) free(memory);
   return rc;
@@ -190,9 +184,7 @@ hk_status hk_collectives_step(ncclComm_t c, hk_collectives *l, const hk_waiter *
     if (c->profiler) hk_profile_collective_over(c->profiler);
     hk_flight_collective_over(c, true);
     collective_time(c, l->exec.launch, l->began, 0, false);
-    collective_end(c);
+    hk_watch_over(c);
   }
   return HK_OK;
 }
-
-void hk_collectives_end(ncclComm_t c) { collective_end(c); }

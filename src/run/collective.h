@@ -18,4 +18,3 @@ typedef struct hk_collectives {
 
 /* Runs them in turn until one must wait in `w`, the group's wait. */
 hk_status hk_collectives_step(ncclComm_t c, hk_collectives *l, const hk_waiter *w, bool *moved);
-void hk_collectives_end(ncclComm_t c); /* the rank is in no operation any more */

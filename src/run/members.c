@@ -3,6 +3,7 @@
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
+#include "../failure/publish.h"
 #include "../failure/watch.h"
 #include "collective.h"
 #include "profiler.h"
@@ -50,10 +51,10 @@ static inline hk_status members_step_transfers(ncclComm_t c, hk_transfer *t, siz
       return rc;
     }
     if (!over) {
-      hk_watch_waits(c, t[i++].call);
+      hk_watch_transfer_waits(c, t[i++].call);
       continue;
     }
-    if (c->order.current == t[i].call) c->order.current = NULL;
+    hk_watch_transfer_over(c, t[i].call);
     if (__builtin_expect(c->profiler != NULL, 0)) hk_profile_transfer_over(c->profiler, t[i].event, t[i].kernel);
     if (i != --*n) t[i] = t[*n];
   }
@@ -119,6 +120,7 @@ static hk_status members_run(members_group *g) {
                      .spins = own->spins,
                      .patience_ns = own->patience_ns,
                      .crowded_until_ns = own->crowded_until_ns};
+  hk_status rc = HK_OK;
   hk_waiter w;
   g->running = true;
   hk_wait_begin(&w, &env);
@@ -135,16 +137,15 @@ static hk_status members_run(members_group *g) {
       members_progress(g, &w);
     } else {
       members_drop_failed(g);
-      hk_status rc = g->n == 1 ? hk_wire_pause(g->members[0].comm, &w) : hk_wait_pause(&w);
-      if (rc != HK_OK) return rc;
+      HK_OR_RETURN(g->n == 1 ? hk_wire_pause(g->members[0].comm, &w) : hk_wait_pause(&w));
     }
   }
   for (size_t i = 0; i < g->n; i++) {
-    hk_collectives_end(g->members[i].comm);
-    hk_watch_transfer(g->members[i].comm, NULL);
-    if (g->members[i].status != HK_OK) return g->members[i].status;
+    hk_watch_over(g->members[i].comm);
+    hk_watch_transfers_over(g->members[i].comm);
+    if (rc == HK_OK) rc = g->members[i].status;
   }
-  return HK_OK;
+  return rc;
 }
 
 /* `last`: the member of the previous call, or NULL. */
@@ -241,13 +242,12 @@ static hk_status members_transfers(const hk_call *calls, size_t n) {
     else
       HK_TRY(hk_wire_pause(c, &w), failed);
   }
-  hk_watch_transfer(c, NULL);
+  hk_watch_transfers_over(c);
   c->order.direct++;
   return HK_OK;
 failed:
   rc = hk_run_ended(c, left ? open[0].call : calls, NULL, left ? peer : calls->root, rc);
-  c->order.current = NULL;
-  hk_watch_transfer(c, NULL);
+  hk_watch_transfers_over(c);
   hk_wire_withdraw(c);
   return rc;
 }

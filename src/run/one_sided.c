@@ -25,34 +25,32 @@ hk_status hk_run_one_sided(const hk_call *call) {
   ncclComm_t c = call->comm;
   bool puts = call->p2p == HK_P2P_PUT;
   if (!puts && hk_rma_arrived(call)) return HK_OK;
-  c->order.current = call;
-  hk_watch_transfer(c, call);
+  hk_watch_transfer_waits(c, call);
   hk_status rc = puts ? hk_rma_put(call) : one_sided_wait(c, call);
   if (puts) hk_watch_count(c, call);
   if (__builtin_expect(rc != HK_OK, 0))
     rc = puts ? hk_run_not_begun(c, call, rc) : hk_run_ended(c, call, NULL, call->root, rc);
-  c->order.current = NULL;
-  hk_watch_transfer(c, NULL);
+  hk_watch_transfers_over(c);
   return rc;
 }
 
 hk_status hk_one_sided_step(ncclComm_t c, hk_one_sided *o, bool *moved, int *peer) {
   for (; o->nputs; o->nputs--, o->puts++, *moved = true) {
-    hk_watch_waits(c, o->puts[0]);
+    hk_watch_transfer_waits(c, o->puts[0]);
     *peer = o->puts[0]->root;
     HK_OR_RETURN(hk_rma_put(o->puts[0]));
     hk_watch_count(c, o->puts[0]);
     *peer = -1;
-    if (c->order.current == o->puts[0]) c->order.current = NULL;
+    hk_watch_transfer_over(c, o->puts[0]);
   }
   for (size_t i = 0; i < o->nwaits;) {
     const hk_call *call = o->waits[i];
     if (!hk_rma_arrived(call)) {
-      hk_watch_waits(c, call);
+      hk_watch_transfer_waits(c, call);
       i++;
       continue;
     }
-    if (c->order.current == call) c->order.current = NULL;
+    hk_watch_transfer_over(c, call);
     o->waits[i] = o->waits[--o->nwaits];
     *moved = true;
   }
