@@ -24,7 +24,9 @@ bool hk_decide_engines(const hk_machine *m, hk_coll coll) {
   return m->engines && !hk_coll_reduces(coll) && !hk_coll_uneven(coll) && !hk_coll_in_set(HK_COLLS_OUT_ROOT, coll);
 }
 
-void hk_decide_payload(const hk_machine *m, const hk_outline *o, const hk_request *r, size_t block, hk_decision *d) {
+/* `o` may be NULL: a transfer. `block`: bytes of a block. */
+static void payload_decide(const hk_machine *m, const hk_outline *o, const hk_request *r, size_t block,
+                           hk_decision *d) {
   const size_t each = hk_channel_block(m, block);
   hk_payload p = {.reads = o && payload_reads(m, o, each), .uncached = hk_exceeds_caches(r->bytes)};
   if (!m->quantised && block >= HK_REF_MIN_BYTES)
@@ -50,7 +52,9 @@ void hk_decide_payload(const hk_machine *m, const hk_outline *o, const hk_reques
   d->payload = p;
 }
 
-void hk_decide_executor(const hk_machine *m, const hk_outline *o, const hk_request *r, size_t block, hk_decision *d) {
+/* Needs d->payload and d->chunk. */
+static void payload_decide_executor(const hk_machine *m, const hk_outline *o, const hk_request *r, size_t block,
+                                    hk_decision *d) {
   const size_t blocks = o ? o->summary.blocks : 1;
   if (m->team.overlap) {
     const bool small = o && hk_gpu_is_small(m, o, block);
@@ -95,10 +99,16 @@ hk_status hk_decide_execution(hk_machine *m, const hk_request *r, hk_decision *d
   HK_OR_RETURN(hk_outlines_get(m->outlines, d->algorithm, r->coll, &o));
   const size_t block = payload_block_of(m, o, r);
   m->uncached = hk_exceeds_caches(r->bytes);
-  hk_decide_payload(m, o, r, block, d);
+  payload_decide(m, o, r, block, d);
   /* If each pair has its own length, no rank knows the longest: then waves of references are as long as they may be. */
   const size_t longest = hk_coll_pairs(r->coll) && d->payload.reads ? (size_t)READ_BYTES : hk_channel_block(m, block);
   d->chunk = o ? payload_chunk(m, o, longest, d->payload.reads) : m->slot_bytes;
-  hk_decide_executor(m, o, r, block, d);
+  payload_decide_executor(m, o, r, block, d);
   return HK_OK;
+}
+
+void hk_decide_transfer(const hk_machine *m, size_t bytes, hk_decision *d) {
+  const hk_request r = {.coll = HK_SENDRECV, .bytes = bytes, .unit = 1};
+  payload_decide(m, NULL, &r, bytes, d);
+  payload_decide_executor(m, NULL, &r, bytes, d);
 }

@@ -12,6 +12,8 @@ typedef enum hk_payload_mode {
   HK_PAYLOAD_PLACES      /* multicasts are written to their readers' outputs (transport/places.h) */
 } hk_payload_mode;
 
+/* Steps and the kernel of small messages need a small program, and links in memory; if a plan has none, lanes or the
+ * other kernel run the call. */
 typedef enum hk_executor {
   HK_EXECUTOR_LANES,  /* CPU: the lanes by turns, with a cursor each (kernels/exec.h) */
   HK_EXECUTOR_STEPS,  /* CPU: the instructions that the plan keeps ready (kernels/steps.h) */
@@ -37,17 +39,12 @@ typedef struct hk_payload {
 
 struct hk_decision; /* select.h */
 struct hk_machine;  /* machine.h */
-struct hk_outline;  /* outlines.h */
 
 /* True if this many ranks on CPUs may write to places. Measured: two ranks lose (docs/results/cpu.md); the cause is not
  * known. */
 bool hk_payload_may_place(const struct hk_machine *m);
 /* True if copy engines run the collective, without a program, if all outputs are at one place of a symmetric window. */
 bool hk_decide_engines(const struct hk_machine *m, hk_coll coll);
-/* Sets d->payload; equal on all ranks. `o` may be NULL: a transfer. `block`: bytes of a block. */
-void hk_decide_payload(const struct hk_machine *m, const struct hk_outline *o, const hk_request *r, size_t block,
-                       struct hk_decision *d);
-/* Then, with d->chunk, sets d->executor. Steps and the kernel of small messages need a small program, and links in
- * memory; if a plan has none, lanes or the other kernel run the call. */
-void hk_decide_executor(const struct hk_machine *m, const struct hk_outline *o, const hk_request *r, size_t block,
-                        struct hk_decision *d);
+/* What hk_decide_execution is for a collective, for a send or receive: sets d->payload, and d->executor for slots of
+ * d->chunk bytes. */
+void hk_decide_transfer(const struct hk_machine *m, size_t bytes, struct hk_decision *d);

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The parameters of a send or receive. */
 #include "../core/call.h"
-#include "../decide/machine.h"
 #include "../decide/select.h"
 #include "../transport/link.h"
 #include "selection.h"
@@ -27,11 +26,8 @@ static size_t transfer_launch_chunk(hk_link *l, const hk_call *call, size_t byte
 }
 
 bool hk_transfer_launch(hk_transfer_run *r, const hk_call *call, size_t bytes) {
-  const hk_machine *m = hk_selection_machine(call->comm);
-  const hk_request request = {.coll = HK_SENDRECV, .bytes = bytes, .unit = 1};
   hk_decision d = {.chunk = r->link->slot_bytes};
-  hk_decide_payload(m, NULL, &request, bytes, &d);
-  hk_decide_executor(m, NULL, &request, bytes, &d);
+  hk_decide_transfer(hk_selection_machine(call->comm), bytes, &d);
   const bool brief = d.executor == HK_EXECUTOR_STEPS && r->plan.steps;
   if (!brief && !(d.chunk = transfer_launch_chunk(r->link, call, bytes, d.payload.mode))) return false;
   r->launch.total = r->launch.block_bytes = bytes;
