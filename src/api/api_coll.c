@@ -175,7 +175,7 @@ static inline __attribute__((always_inline)) hk_status api_coll_call_of(hk_call 
   call->dtype = (uint8_t)type;
   if (counts) HK_TRY(hk_call_count(call, counts, who), out);
   if (hk_coll_reduces(coll)) HK_TRY(api_coll_check_redop(who, c, type, op, call), out);
-  if (coll == HK_ALLREDUCE && (quantised || api_coll_quantises(c)))
+  if (hk_quantised_coll(coll) && (quantised || api_coll_quantises(c)))
     HK_TRY(api_coll_quantise(who, call, quantised), out);
   if (hk_coll_has_root(coll)) HK_TRY(api_coll_check_peer(who, "root", call->root, c), out);
   HK_TRY(api_coll_check_buffers(who, coll, call), out);

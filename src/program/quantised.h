@@ -20,6 +20,8 @@ enum { HK_QUANTISED_BLOCK = 32, HK_QUANTISED_MOST = 126 };
 static inline size_t hk_quantised_bytes(size_t n) { return n + (n + HK_QUANTISED_BLOCK - 1) / HK_QUANTISED_BLOCK; }
 /* The most values that fit into so many bytes, as whole blocks. */
 static inline size_t hk_quantised_fit(size_t bytes) { return bytes / (HK_QUANTISED_BLOCK + 1) * HK_QUANTISED_BLOCK; }
+/* What has a quantised form: the collective, a type and an operator. */
+static inline int hk_quantised_coll(hk_coll c) { return c == HK_ALLREDUCE; }
 static inline int hk_quantised_type(hk_dtype t) { return t == HK_F32 || t == HK_BF16 || t == HK_F16; }
 static inline int hk_quantised_op(hk_redop op) { return op == HK_SUM || op == HK_AVG; }
 

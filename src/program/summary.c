@@ -5,6 +5,7 @@
 #include <string.h>
 #include "../base/array.h"
 #include "program_internal.h"
+#include "quantised.h"
 #include "summary_run.h"
 
 /* ---- one program ---- */
@@ -132,7 +133,7 @@ hk_traits hk_traits_of(const hk_program *p) {
 static int64_t summary_rounded(const hk_program *p) {
   hk_scan s = {.end = p->ninstrs};
   int64_t rounded = 0;
-  if (p->coll != HK_ALLREDUCE) return -1;
+  if (!hk_quantised_coll((hk_coll)p->coll)) return -1;
   for (const hk_instr *i; (i = hk_scan_next(&s, hk_program_instrs(p)));) {
     const hk_operand *o = hk_instr_operands(p, i), *source = o + i->ndst;
     bool sends = false, keeps = false;

@@ -5,6 +5,7 @@
 #include <string.h>
 #include "../decide/select.h"
 #include "../program/layout.h"
+#include "../program/quantised.h"
 #include "run.h"
 #include "simulator.h"
 
@@ -99,7 +100,7 @@ hk_status hk_sim_run(hk_sim_result *out, const hk_simulator *x, hk_coll coll, si
   hk_simulator quantised;
   memset(out, 0, sizeof *out);
   if (o->quantised) {
-    if (coll != HK_ALLREDUCE || x->machine.team.overlap)
+    if (!hk_quantised_coll(coll) || x->machine.team.overlap)
       return HK_FAIL(HK_ERR_ARGUMENT, "%s of %s: only an allreduce of ranks on CPUs can be quantised",
                      hk_coll_name(coll), x->c->name);
     quantised = *x;

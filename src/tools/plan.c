@@ -3,6 +3,7 @@
 #include "plan.h"
 #include <stdlib.h>
 #include "../base/param.h" /* HOCKET_QUANTISED */
+#include "../program/quantised.h"
 #include "../sim/sim.h"
 #include "inputs.h"
 #include "machine.h"
@@ -15,8 +16,8 @@ typedef struct options {
 } options;
 
 /* --quantised and HOCKET_QUANTISED; the variable changes only what it changes in a communicator. */
-static int plan_quantise(hk_inputs *w, const options *o, bool allreduce) {
-  const bool can = allreduce && !w->machine.team.overlap;
+static int plan_quantise(hk_inputs *w, const options *o, bool has_form) {
+  const bool can = has_form && !w->machine.team.overlap;
   if (o->quantised && !can)
     return hk_tool_wrong("--quantised is for an allreduce of ranks on CPUs: hocket plan allreduce SIZE --quantised");
   if (can && (o->quantised || w->overrides.settings->QUANTISED)) hk_machine_quantise(&w->machine, sizeof(float));
@@ -35,7 +36,7 @@ static int plan_run(void *into, int nargs, char **args) {
   hk_inputs w;
   hk_simulator *x = NULL;
   int code = hk_inputs_open(&w, o->machine, o->file, o->ranks);
-  if (code == HK_EXIT_OK) code = plan_quantise(&w, o, nargs > 0 && coll == HK_ALLREDUCE);
+  if (code == HK_EXIT_OK) code = plan_quantise(&w, o, nargs > 0 && hk_quantised_coll(coll));
   if (code == HK_EXIT_OK && o->simulate) code = hk_inputs_simulator(&x, &w);
   if (code != HK_EXIT_OK) goto out;
   if (o->program) {
