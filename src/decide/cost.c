@@ -81,7 +81,7 @@ static size_t cost_largest_chunk(const hk_machine *m, const hk_outline *o) {
   size_t most = hk_is_switched(m, o) ? hk_gpu_switch_slot(m->slot_bytes, HK_GPU_SWITCH_SLOTS, HK_GPU_SWITCH_CHANNELS,
                                                           m->team.ranks_per_host)
                                      : m->slot_bytes;
-  if (m->team.multicast && !m->team.overlap && !m->uncached) {
+  if (m->team.multicast && !m->team.overlap && !m->long_waves) {
     size_t wave = WAVE_BYTES / fan, least = 2 * wave < LEAST_CHUNK ? 2 * wave : LEAST_CHUNK;
     most = wave > least ? wave : least;
   }

@@ -38,7 +38,7 @@ typedef struct hk_machine {
   int cores_per_host; /* cores on which a host's ranks may run together, minimum over the hosts; 0: GPUs */
   double reads;       /* hk_transport.reads; known only after init, so no price depends on it */
   /* for one message, set after the choice: it exceeds the caches anyway, so waves need not fit them */
-  bool uncached;
+  bool long_waves;
   hk_level inside, between;
   double ports_us_per_b; /* GPUs: a byte that a host sends over all ports, each rank over its nearest */
   double gamma_us_per_b; /* one byte reduced */

@@ -98,7 +98,7 @@ hk_status hk_decide_execution(hk_machine *m, const hk_request *r, hk_decision *d
   const hk_outline *o;
   HK_OR_RETURN(hk_outlines_get(m->outlines, d->algorithm, r->coll, &o));
   const size_t block = payload_block_of(m, o, r);
-  m->uncached = hk_exceeds_caches(r->bytes);
+  m->long_waves = hk_exceeds_caches(r->bytes);
   payload_decide(m, o, r, block, d);
   /* If each pair has its own length, no rank knows the longest: then waves of references are as long as they may be. */
   const size_t longest = hk_coll_pairs(r->coll) && d->payload.reads ? (size_t)READ_BYTES : hk_channel_block(m, block);

@@ -39,7 +39,7 @@ bool hk_select_invariant(const struct hk_algorithm *a, hk_coll coll);
 hk_status hk_select(const struct hk_machine *m, const hk_filter *filter, hk_coll coll, size_t bytes, hk_decision *out);
 
 /* Adds to a decision how data travels and what runs the call. `m`: by the decision's protocol and channels
- * (hk_machine_as); it becomes that for messages of this size (hk_machine.uncached). */
+ * (hk_machine_as); it becomes that for messages of this size (hk_machine.long_waves). */
 hk_status hk_decide_execution(struct hk_machine *m, const hk_request *r, hk_decision *d);
 /* Bytes of a block that one wave moves, if a block of the algorithm's programs has `block` bytes on all channels: all
  * ranks get the same value. */

@@ -118,7 +118,7 @@ TEST(chunks_of_what_is_read) {
     m.reads = true;
     ck_assert_uint_le(chunk_of(a, &m, rows[k].coll, 1000), 1024);
     m.reads = false;
-    m.uncached = true; /* a slot at a time */
+    m.long_waves = true; /* a slot at a time */
     ck_assert_uint_eq(chunk_of(a, &m, rows[k].coll, BLOCK), m.slot_bytes);
   }
 }
