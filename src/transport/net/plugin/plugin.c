@@ -196,34 +196,20 @@ static hk_status plugin_receive_slots(hk_plugin_end *e, bool *moved) {
 /* ---- the provider ---- */
 
 hk_status hk_net_plugins_init(const hk_transport_env *env, const char *wanted, void **ctx, char name[HK_NET_NAME]) {
-  hk_status rc;
   *ctx = NULL;
   hk_plugin_ctx *x = calloc(1, sizeof *x);
   if (!x) return HK_FAIL_ERRNO("no memory for a net plugin");
   x->env = env;
   x->timeout_ns = (uint64_t)env->settings->PEER_TIMEOUT * 1000000000u;
-  HK_TRY(hk_net_plugin_begin(&x->plugin, env, wanted), out);
-  if (!x->plugin.lib) goto out;
+  if (!hk_net_plugin_begin(&x->plugin, env, wanted)) {
+    free(x);
+    return HK_OK;
+  }
   /* The plus distinguishes it from a built-in provider of the same name, which has another protocol. */
   snprintf(name, HK_NET_NAME, "+%.*s", HK_NET_NAME - 2, x->plugin.lib->name);
   hk_plugin_thread_init(&x->thread);
   *ctx = x;
   return HK_OK;
-out:
-  free(x);
-  return rc;
-}
-
-static hk_status plugins_init(const hk_transport_env *env, void **ctx, void *fact) {
-  char name[HK_NET_NAME];
-  (void)fact;
-  return hk_net_plugins_init(env, NULL, ctx, name);
-}
-
-static bool plugins_usable(const hk_settings *set, char *why, size_t why_bytes) {
-  (void)set;
-  snprintf(why, why_bytes, "plugins are found by name");
-  return true;
 }
 
 static void plugin_free_memory(hk_plugin_end *e) {
@@ -363,8 +349,6 @@ const hk_net_provider hk_net_plugins = {
     .copies = true, /* sent memory must be registered, so it is the FIFO's own */
     .apart = true,
     .delivers_ref = true,
-    .usable = plugins_usable,
-    .init = plugins_init,
     .takes_gpu = hk_plugin_takes_gpu,
     .open = plugins_open,
     .progress = plugins_progress,

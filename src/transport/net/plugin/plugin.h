@@ -68,8 +68,8 @@ typedef struct hk_net_plugin {
 } hk_net_plugin;
 
 /* Initialises the first plugin of NCCL_NET_PLUGIN, or libnccl-net.so, that works here and has the name `wanted` (NULL:
- * any). p->lib is NULL if there is none. Plugins that do not work are warned about. */
-hk_status hk_net_plugin_begin(hk_net_plugin *p, const hk_transport_env *env, const char *wanted);
+ * any). False: there is none. Plugins that do not work are warned about. */
+bool hk_net_plugin_begin(hk_net_plugin *p, const hk_transport_env *env, const char *wanted);
 void hk_net_plugin_end(hk_net_plugin *p);
 
 /* The calls that differ between versions. They return the plugin's code (ncclResult_t); *comm or *request stays NULL if
@@ -259,6 +259,7 @@ hk_status hk_plugin_gpu_register(hk_plugin_end *e, hk_plugin_lane *l, bool *take
 /* Continues the flushes of messages that have arrived. Sets *moved if more of them are visible. */
 hk_status hk_plugin_gpu_flush(hk_plugin_end *e, hk_plugin_lane *l, bool *moved);
 
+/* Its contexts come from hk_net_plugins_init, so it has neither `usable` nor `init`. */
 extern const hk_net_provider hk_net_plugins;
-/* Like hk_net_plugins.init, but *ctx is NULL if no plugin is to be used; `name` gets the plugin's name. */
+/* *ctx is NULL if no plugin is to be used; `name` gets the plugin's name. */
 hk_status hk_net_plugins_init(const hk_transport_env *env, const char *wanted, void **ctx, char name[HK_NET_NAME]);

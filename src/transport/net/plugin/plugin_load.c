@@ -191,7 +191,7 @@ static bool plugin_load_begin_one(hk_net_plugin *p, hk_net_plugin_lib *l, const 
   return false;
 }
 
-hk_status hk_net_plugin_begin(hk_net_plugin *p, const hk_transport_env *env, const char *wanted) {
+bool hk_net_plugin_begin(hk_net_plugin *p, const hk_transport_env *env, const char *wanted) {
   const char *list = env->settings->NET_PLUGIN;
   char name[HK_PLUGIN_FILE], why[HK_PLUGIN_FILE + 128];
   bool named = list != NULL, found = false;
@@ -210,8 +210,7 @@ hk_status hk_net_plugin_begin(hk_net_plugin *p, const hk_transport_env *env, con
               why);
   }
   pthread_mutex_unlock(&lock);
-  if (!found) p->lib = NULL;
-  return HK_OK;
+  return found;
 }
 
 void hk_net_plugin_end(hk_net_plugin *p) {
