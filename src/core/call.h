@@ -127,10 +127,10 @@ static inline size_t hk_call_out_bytes(const hk_call *call) {
   return call->count * hk_dtype_size((hk_dtype)call->dtype) *
          (size_t)hk_coll_out_blocks((hk_coll)call->coll, call->comm->nranks);
 }
-/* True for an alltoall in place: each block that arrives overwrites one that is still to be sent. So the backend copies
- * the input, and the program reads the copy. Each rank decides this alone. */
+/* True for an exchange in place: the backend copies the input, and the program reads the copy. Each rank decides this
+ * alone. */
 static inline bool hk_call_copies_input(const hk_call *call) {
-  return call->in == call->out && (call->coll == HK_ALLTOALL || call->coll == HK_ALLTOALLV) && call->comm->nranks > 1;
+  return call->in == call->out && hk_coll_exchanges((hk_coll)call->coll) && call->comm->nranks > 1;
 }
 /* True for most valid calls, at the cost of a few instructions where `coll`, the call's, is a constant: the buffers are
  * as far apart as the longer one can be, or both are one block and in place. False: hk_call_check_overlap decides. */

@@ -47,7 +47,7 @@ hk_status hk_call_check_overlap(const hk_call *call, const char *who) {
   if (!hk_coll_has_input(coll, call->comm->rank, call->root) ||
       !hk_coll_has_output(coll, call->comm->rank, call->root) || overlap_apart(from, in, to, out))
     return HK_OK;
-  if (hk_coll_plain(coll) == HK_ALLTOALL && from == to) return HK_OK;
+  if (hk_coll_exchanges(coll) && from == to) return HK_OK;
   if (call->blocks ? overlap_blocks_apart(call, from, to) : overlap_in_place(call, from, to)) return HK_OK;
   return HK_FAIL(HK_ERR_ARGUMENT,
                  "%s: sendbuff (%zu bytes at %p) and recvbuff (%zu bytes at %p) overlap, and not as \"in place\" in "

@@ -67,12 +67,10 @@ static hk_status filter_parse_list(const vocabulary *v, const char *whole, const
   return HK_OK;
 }
 
-/* Calls are named as in the logs, in any case: "allreduce". */
-static int filter_coll_by_name(const char *text, size_t n) {
-  for (int c = 0; c < HK_COLL_COUNT; c++)
-    if (filter_equal(text, n, hk_coll_name((hk_coll)c))) return c;
-  return -1;
-}
+static const char filter_colls[] = ""
+#define HK_COLL(id, name, ...) ", " name
+#include "../program/coll.def"
+    ;
 
 static hk_status filter_parse(const vocabulary *v, const char *spec, uint32_t barred[HK_COLL_COUNT]) {
   bool own[HK_COLL_COUNT] = {false}; /* has a part of its own, which beats the part for all */
@@ -83,16 +81,14 @@ static hk_status filter_parse(const vocabulary *v, const char *spec, uint32_t ba
     uint32_t mask = 0;
     hk_status rc = filter_parse_list(v, spec, list, n - (size_t)(list - spec), &mask);
     if (rc != HK_OK) return rc;
-    int coll = colon ? filter_coll_by_name(spec, (size_t)(colon - spec)) : -1;
-    if (colon && coll < 0)
-      return HK_FAIL(HK_ERR_ARGUMENT,
-                     "%s: \"%.*s\" is no collective: allreduce, broadcast, reduce, allgather, "
-                     "reducescatter, alltoall, gather, scatter, allgatherv, reducescatterv or alltoallv",
-                     v->variable, (int)(colon - spec), spec);
+    const int coll = colon ? (int)hk_coll_by_name(spec, (size_t)(colon - spec)) : -1;
+    if (coll == HK_COLL_COUNT)
+      return HK_FAIL(HK_ERR_ARGUMENT, "%s: \"%.*s\" is no collective; there are %s", v->variable, (int)(colon - spec),
+                     spec, filter_colls + strlen(", "));
     for (int c = 0; c < HK_COLL_COUNT; c++) {
-      if (coll >= 0 ? c != coll : own[c]) continue;
+      if (colon ? c != coll : own[c]) continue;
       barred[c] = mask;
-      own[c] = coll >= 0;
+      own[c] = colon != NULL;
     }
     spec += n + (spec[n] == ';');
   }

@@ -28,6 +28,8 @@ typedef struct hk_filter {
    * restrictions. */
   bool batch_invariant;
 } hk_filter;
+/* The stricter of two upper limits; 0: no limit. */
+static inline int hk_filter_stricter(int a, int b) { return !a ? b : !b ? a : a < b ? a : b; }
 const struct hk_algorithm *const *hk_filter_algorithms(const hk_filter *w); /* w may be NULL */
 /* Parses NCCL_ALGO and NCCL_PROTO (either may be NULL): "ring,tree", "^tree", "allreduce:tree;broadcast:^ring"; a part
  * without a colon is for all other collectives. HK_ERR_ARGUMENT quotes the unknown word, and lists the known ones. */

@@ -71,9 +71,9 @@ static bool rules_parse_number(const char *text, int *out) {
 }
 
 static hk_status rules_parse_names(const place *p, char *f[FIELDS], hk_rule *r) {
-  r->coll = r->algorithm = r->protocol = -1;
-  for (int c = 0; c < HK_COLL_COUNT; c++)
-    if (!strcasecmp(f[0], hk_coll_name((hk_coll)c))) r->coll = c;
+  const hk_coll coll = hk_coll_by_name(f[0], strlen(f[0]));
+  r->coll = coll == HK_COLL_COUNT ? -1 : (int)coll;
+  r->algorithm = r->protocol = -1;
   for (int i = 0; p->algorithms[i]; i++)
     if (!strcasecmp(f[5], p->algorithms[i]->name)) r->algorithm = i;
   for (int i = 0; i < HK_PROTO_COUNT; i++)

@@ -29,11 +29,10 @@ static int json_word(const hk_json_node *object, const char *key, const char *co
 
 static void json_read_head(const hk_json_node *n, hk_program *h) {
   const char *coll = hk_json_get_text(n, "collective", true), *name = hk_json_get_text(n, "algorithm", true);
-  int c = 0;
+  const hk_coll c = coll ? hk_coll_by_name(coll, strlen(coll)) : HK_COLL_COUNT;
   bool split = false;
   hk_json_node blocks;
-  while (coll && c < HK_COLL_COUNT && strcmp(coll, hk_coll_name((hk_coll)c))) c++;
-  if (!coll || c == HK_COLL_COUNT) {
+  if (c == HK_COLL_COUNT) {
     hk_json_say(n, "\"%.40s\" is no collective, such as AllReduce", coll ? coll : "");
     return;
   }
@@ -42,7 +41,7 @@ static void json_read_head(const hk_json_node *n, hk_program *h) {
   else
     hk_json_say(n, "\"algorithm\" is not 1 to %zu letters, digits, _-+.", sizeof h->algorithm - 1);
   h->coll = (uint16_t)c;
-  h->partition = (uint16_t)hk_coll_partition((hk_coll)c);
+  h->partition = (uint16_t)hk_coll_partition(c);
   h->rank = (int)json_count(n, "rank");
   h->nranks = (int)json_count(n, "ranks");
   h->root = (int)json_count(n, "root");

@@ -4,7 +4,6 @@
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
-#include <strings.h> /* strcasecmp */
 
 /* What each type of step does. */
 static const struct {
@@ -27,12 +26,11 @@ static const struct {
 static void msccl_file_read_head(hk_msccl_file *f, const hk_xml_node *algo) {
   long ranks = 0, chunks = 0, in_place = 0, out_of_place = 1, least = 0, most = 0;
   const char *coll = hk_xml_get(algo, "coll"), *name = hk_xml_get(algo, "name");
-  int c = coll ? 0 : (int)f->coll;
-  while (coll && c < HK_COLL_COUNT && strcasecmp(coll, hk_coll_name((hk_coll)c))) c++;
-  if (c == HK_COLL_COUNT || HK_COLLS_UNEVEN >> c & 1)
+  const hk_coll c = coll ? hk_coll_by_name(coll, strlen(coll)) : f->coll;
+  if (c == HK_COLL_COUNT || hk_coll_uneven(c))
     hk_xml_say(&f->report, algo, true, "coll=\"%.40s\" of <algo> is no collective of equal counts, such as allreduce",
                coll ? coll : "");
-  f->coll = (hk_coll)c;
+  f->coll = c;
   snprintf(f->name, sizeof f->name, "%s", name && *name ? name : "msccl");
   for (char *p = f->name; *p; p++)
     if (!strchr("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+.", *p)) *p = '_';

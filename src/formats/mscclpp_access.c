@@ -55,7 +55,7 @@ int hk_mscclpp_places(const hk_mscclpp_file *f) { return f->nin + f->nout + 2 * 
 
 int hk_mscclpp_alias(const hk_mscclpp_file *f, int rank, int in) {
   if (hk_coll_partition(f->coll) == HK_PART_SPLIT) return in;
-  if (f->coll == HK_ALLTOALL) return f->in_place ? in : -1; /* NCCL has no such calls */
+  if (hk_coll_exchanges(f->coll)) return f->in_place ? in : -1; /* NCCL has no such calls */
   const int message = hk_coll_alias(f->coll, rank, f->nranks, 0, in / f->parts);
   return message < 0 ? message : message * f->parts + in % f->parts;
 }

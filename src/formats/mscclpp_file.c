@@ -3,25 +3,23 @@
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
-#include <strings.h> /* strcasecmp */
 #include "formats.h"
 #include "mscclpp_reader.h"
 
 /* ---- the plan and its gpus ---- */
 
 static void mscclpp_file_read_head(hk_mscclpp_reader *r, const hk_json_node *file) {
-  static const hk_coll known[] = {HK_ALLREDUCE, HK_ALLGATHER, HK_REDUCE_SCATTER, HK_ALLTOALL};
   hk_mscclpp_file *f = r->f;
   const char *coll = hk_json_get_text(file, "collective", true), *name = hk_json_get_text(file, "name", true);
   const char *protocol = hk_json_get_text(file, "protocol", true);
   long long least = 0, most = 0;
   hk_json_node n;
-  size_t c = 0;
-  while (coll && c < HK_ARRAY_LENGTH(known) && strcasecmp(coll, hk_coll_name(known[c]))) c++;
-  if (coll && c == HK_ARRAY_LENGTH(known))
+  const hk_coll c = coll ? hk_coll_by_name(coll, strlen(coll)) : HK_ALLREDUCE;
+  const bool can = c != HK_COLL_COUNT && !hk_coll_has_root(c) && !hk_coll_uneven(c);
+  if (!can)
     hk_json_say(file, "\"collective\" is \"%.40s\"; allreduce, allgather, reducescatter and alltoall can be read",
                 coll);
-  f->coll = known[c % HK_ARRAY_LENGTH(known)];
+  f->coll = can ? c : HK_ALLREDUCE;
   hk_program_algorithm_name(f->algorithm, name, "mscclpp");
   if (protocol && strcmp(protocol, "LL") && strcmp(protocol, "Simple"))
     hk_json_say(file, "\"protocol\" is \"%.40s\", which is none of Simple, LL", protocol);

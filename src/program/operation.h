@@ -53,6 +53,8 @@ enum {
 /* clang-format on */
 
 const char *hk_coll_name(hk_coll c); /* "AllReduce", as in NCCL's logs */
+/* The collective of that name, of n characters in any case; HK_COLL_COUNT: there is none. */
+hk_coll hk_coll_by_name(const char *name, size_t n);
 /* The factor between algorithm and bus bandwidth, as in nccl-tests: the part of a message that must cross each rank's
  * link. */
 double hk_coll_bus_factor(hk_coll c, int nranks);
@@ -76,11 +78,14 @@ HK_INLINE int hk_coll_has_input(hk_coll c, int rank, int root) {
 HK_INLINE int hk_coll_has_output(hk_coll c, int rank, int root) {
   return !hk_coll_in_set(HK_COLLS_OUT_ROOT, c) || rank == root;
 }
+/* Each rank has a block for each rank and gets one from each. In place, a block that arrives overwrites one that is
+ * still to be sent. */
+HK_INLINE int hk_coll_exchanges(hk_coll c) {
+  return hk_coll_in_set((unsigned)HK_COLLS_IN_EACH & (unsigned)HK_COLLS_OUT_EACH, c);
+}
 /* uneven: each block has its own length.  pairs: each pair of ranks has its own length, which no third rank knows. */
 HK_INLINE int hk_coll_uneven(hk_coll c) { return hk_coll_in_set(HK_COLLS_UNEVEN, c); }
-HK_INLINE int hk_coll_pairs(hk_coll c) {
-  return hk_coll_in_set((unsigned)HK_COLLS_UNEVEN & (unsigned)HK_COLLS_IN_EACH & (unsigned)HK_COLLS_OUT_EACH, c);
-}
+HK_INLINE int hk_coll_pairs(hk_coll c) { return hk_coll_exchanges(c) && hk_coll_uneven(c); }
 /* The collective whose programs `c` uses (coll.def). */
 hk_coll hk_coll_plain(hk_coll c);
 /* Whether a call is in place. Ranks must agree about what they run, and they may differ in this. So it is

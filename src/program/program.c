@@ -3,6 +3,7 @@
 #include "program.h"
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h> /* strncasecmp */
 #include "cursor.h"
 #include "program_internal.h"
 
@@ -13,6 +14,12 @@ const char *hk_coll_name(hk_coll c) {
 #include "coll.def"
     [HK_SENDRECV] = "SendRecv"};
   return (size_t)c < HK_ARRAY_LENGTH(names) ? names[c] : "unknown collective";
+}
+
+hk_coll hk_coll_by_name(const char *name, size_t n) {
+  hk_coll c = (hk_coll)0;
+  while (c < HK_COLL_COUNT && (strlen(hk_coll_name(c)) != n || strncasecmp(hk_coll_name(c), name, n))) c++;
+  return c;
 }
 
 double hk_coll_bus_factor(hk_coll c, int n) {

@@ -33,8 +33,6 @@ static size_t decisions_bytes(ncclComm_t c, const hk_call *op) {
   return parts ? bytes * (size_t)c->nranks : bytes;
 }
 
-static int decisions_smaller(int a, int b) { return !a ? b : !b ? a : a < b ? a : b; }
-
 /* The filter from the communicator's and the call's options. */
 static hk_filter decisions_filter(ncclComm_t c, const hk_call *op) {
   hk_filter filter = *c->selection->filter;
@@ -43,7 +41,7 @@ static hk_filter decisions_filter(ncclComm_t c, const hk_call *op) {
   memcpy(filter.only, o->only, sizeof filter.only);
   filter.inplace = (hk_inplace)o->inplace;
   if (o->min_ctas) filter.min_channels = o->min_ctas;
-  filter.max_channels = decisions_smaller(filter.max_channels, o->max_ctas);
+  filter.max_channels = hk_filter_stricter(filter.max_channels, o->max_ctas);
   if (filter.max_channels && filter.min_channels > filter.max_channels) filter.min_channels = filter.max_channels;
   filter.efficient = ((o->policy ? o->policy - 1 : c->options.policy) & NCCL_CTA_POLICY_EFFICIENCY) != 0;
   filter.batch_invariant = (op->redop & HK_REDOP_INVARIANT) != 0;

@@ -29,12 +29,6 @@ static char *read_copy(const hk_json_node *n, const char *key) {
   return copy;
 }
 
-static bool read_rooted(const char *kind) {
-  for (int i = 0; i < HK_COLL_COUNT; i++)
-    if (!strcmp(kind, hk_coll_name((hk_coll)i))) return hk_coll_has_root((hk_coll)i);
-  return true; /* of a newer version: nothing follows from its end */
-}
-
 static hk_status read_operation(const hk_json_node *list, size_t i, const hk_flight_op *before, hk_flight_op *out) {
   hk_json_node n;
   char state[16], kind[24];
@@ -49,7 +43,8 @@ static hk_status read_operation(const hk_json_node *list, size_t i, const hk_fli
   read_text(&n, "algorithm", false, out->algorithm, sizeof out->algorithm);
   read_text(&n, "state", true, state, sizeof state);
   read_text(&n, "kind", true, kind, sizeof kind);
-  out->rooted = read_rooted(kind);
+  const hk_coll coll = hk_coll_by_name(kind, strlen(kind));
+  out->rooted = coll == HK_COLL_COUNT || hk_coll_has_root(coll); /* of a newer version: nothing follows from its end */
   while (s < (int)HK_ARRAY_LENGTH(read_states) && strcmp(state, read_states[s])) s++;
   if (s == (int)HK_ARRAY_LENGTH(read_states)) {
     hk_json_say(&n, "the state \"%s\" is none of begun, over, failed, enqueued", state);
