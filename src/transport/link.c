@@ -5,6 +5,20 @@
 #include "places.h"
 #include "transport.h"
 
+hk_link hk_link_in_memory(const hk_transport_env *env, const hk_link_key *key, hk_slot *slots, char *payload) {
+  return (hk_link){.slots = slots,
+                   .heads = (hk_head *)(void *)(slots + env->nslots),
+                   .payload = payload,
+                   .mask = env->nslots - 1,
+                   .area_mask = env->nslots - 1,
+                   .limit = hk_link_sends((hk_link_kind)key->kind) ? env->nslots : 0, /* all slots may be filled */
+                   .slot_bytes = (uint32_t)env->slot_bytes,
+                   .nheads = 1,
+                   .peer = key->peer,
+                   .kind = key->kind,
+                   .state = HK_LINK_READY};
+}
+
 /* The number of slots that every reader has given back. */
 static uint64_t link_given_back(const hk_link *l) {
   uint64_t least = UINT64_MAX;

@@ -320,20 +320,10 @@ static hk_status relay_open_near(hk_transport_state *state, const hk_link_key *k
     goto undo;
   }
   HK_TRY(hk_host_lend(fd, n->fifo.bytes, false, &n->region), undo);
-  *link = (hk_link){.slots = n->fifo.slots,
-                    .heads = (hk_head *)(void *)(n->fifo.slots + e->nslots),
-                    .payload = n->fifo.payload,
-                    .mask = e->nslots - 1,
-                    .area_mask = e->nslots - 1,
-                    .limit = key->kind == HK_LINK_SEND ? e->nslots : 0,
-                    .slot_bytes = (uint32_t)e->slot_bytes,
-                    .nheads = 1,
-                    .peer = key->peer,
-                    .kind = key->kind,
-                    .proxied = 1,
-                    .owner = state,
-                    .priv = n};
-  atomic_init(&link->state, HK_LINK_READY);
+  *link = hk_link_in_memory(e, key, n->fifo.slots, n->fifo.payload);
+  link->proxied = 1;
+  link->owner = state;
+  link->priv = n;
   HK_TRY(relay_ask_relay(n, key, e), undo);
   n->next = s->ends;
   s->ends = n;

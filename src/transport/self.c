@@ -68,26 +68,12 @@ static hk_status self_fifo_memory(self_state *s, unsigned channel, size_t *paylo
 
 static hk_status self_open(hk_transport_state *state, const hk_link_key *key, hk_link *link) {
   self_state *s = (self_state *)state;
-  const hk_transport_env *env = state->env;
   size_t payload_at;
   HK_OR_RETURN(self_fifo_memory(s, key->channel, &payload_at));
   char *memory = s->fifos[key->channel].memory;
-  bool sends = hk_link_sends((hk_link_kind)key->kind);
-  *link = (hk_link){
-      .slots = (hk_slot *)memory,
-      .heads = (hk_head *)(memory + (size_t)env->nslots * sizeof(hk_slot)),
-      .payload = memory + payload_at,
-      .mask = env->nslots - 1,
-      .area_mask = env->nslots - 1,
-      .limit = sends ? env->nslots : 0, /* an empty FIFO: all slots may be filled */
-      .slot_bytes = (uint32_t)env->slot_bytes,
-      .nheads = 1,
-      .peer = key->peer,
-      .kind = key->kind,
-      .by_ref = s->by_ref ? 2 : 0, /* one address space: any address is good */
-      .owner = state,
-  };
-  atomic_init(&link->state, HK_LINK_READY);
+  *link = hk_link_in_memory(state->env, key, (hk_slot *)(void *)memory, memory + payload_at);
+  link->by_ref = s->by_ref ? 2 : 0; /* one address space: any address is good */
+  link->owner = state;
   return HK_OK;
 }
 

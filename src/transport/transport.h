@@ -65,6 +65,10 @@ typedef struct hk_transport_env {
   struct hk_transport_state *const *states;
 } hk_transport_env;
 
+/* An end of an empty FIFO of env->nslots slots in zeroed memory: `slots`, the head after them, and `payload`. Its state
+ * is HK_LINK_READY; the transport adds its own fields. */
+hk_link hk_link_in_memory(const hk_transport_env *env, const hk_link_key *key, hk_slot *slots, char *payload);
+
 typedef struct hk_transport_state {
   const struct hk_transport *transport;
   const hk_transport_env *env;

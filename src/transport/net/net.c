@@ -284,29 +284,15 @@ static hk_status net_map_fifo(const hk_transport_env *env, hk_net_end *e, const 
   }
   if (!slots) slots = e->memory;
   if (!given) e->host_payload = (char *)e->memory + control;
-  bool sends = hk_link_sends((hk_link_kind)e->key.kind);
-  *e->link = (hk_link){
-      .slots = slots,
-      .heads = (hk_head *)(slots + env->nslots),
-      .payload = grows ? NULL : e->host_payload,
-      .small = e->link->small,
-      .small_bytes = e->link->small_bytes,
-      .mask = env->nslots - 1,
-      .area_mask = env->nslots - 1,
-      .limit = sends ? env->nslots : 0, /* an empty FIFO: all slots may be filled */
-      .slot_bytes = (uint32_t)env->slot_bytes,
-      .nheads = 1,
-      .peer = e->key.peer,
-      .kind = e->key.kind,
-      .by_ref = !p->copies ? 2
-                : p->refer ? 1
-                           : 0, /* 2: sent from any address */
-      .proxied = 1,
-      .delivers_ref = !sends && !gpu && p->delivers_ref,
-      .priv = e,
-      .gpu = gpu,
-  };
-  if (gpu && !grows) e->link->payload = net_on_gpu(e);
+  hk_link link = hk_link_in_memory(env, &e->key, slots, grows ? NULL : gpu ? net_on_gpu(e) : e->host_payload);
+  link.small = e->link->small;
+  link.small_bytes = e->link->small_bytes;
+  link.by_ref = !p->copies ? 2 /* sent from any address */ : p->refer ? 1 : 0;
+  link.proxied = 1;
+  link.delivers_ref = !hk_link_sends((hk_link_kind)e->key.kind) && !gpu && p->delivers_ref;
+  link.priv = e;
+  link.gpu = gpu;
+  *e->link = link;
   return HK_OK;
 }
 

@@ -235,22 +235,11 @@ hk_status hk_collnet_check_key(const collnet_state *s, const hk_link_key *key, c
 }
 
 void hk_collnet_make_link(collnet_state *s, const hk_link_key *key, char *memory, hk_net_end *e, hk_link *link) {
-  const hk_transport_env *env = s->base.env;
-  *link = (hk_link){.slots = (hk_slot *)(void *)memory,
-                    .heads = (hk_head *)(void *)(memory + env->nslots * sizeof(hk_slot)),
-                    .payload = memory + hk_collnet_sizes(s).control,
-                    .mask = env->nslots - 1,
-                    .area_mask = env->nslots - 1,
-                    .limit = hk_link_sends((hk_link_kind)key->kind) ? env->nslots : 0,
-                    .slot_bytes = (uint32_t)env->slot_bytes,
-                    .nheads = 1,
-                    .peer = key->peer,
-                    .kind = key->kind,
-                    .proxied = 1,
-                    .owner = &s->base,
-                    .priv = e};
+  *link = hk_link_in_memory(s->base.env, key, (hk_slot *)(void *)memory, memory + hk_collnet_sizes(s).control);
+  link->proxied = 1;
+  link->owner = &s->base;
+  link->priv = e;
   *e = (hk_net_end){.link = link, .key = *key};
-  atomic_init(&link->state, HK_LINK_READY);
 }
 
 static hk_status collnet_open_link(hk_transport_state *state, const hk_link_key *key, hk_link *link) {
