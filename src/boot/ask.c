@@ -82,7 +82,7 @@ static hk_presence ask_one(hk_bootstrap *b, int rank, uint64_t deadline_ns, bool
   if (hk_event_dead(b, rank)) return HK_PRESENCE_GONE;
   if (hk_bootstrap_left(b, rank)) return HK_PRESENCE_LEFT;
   if (rank == b->rank) return ask_here(&q, out);
-  if (!hk_contact_decode(&c, b->contacts + (size_t)rank * HK_CONTACT_BYTES)) return HK_PRESENCE_UNKNOWN;
+  if (!hk_contact_decode(&c, hk_contact_of(b, rank))) return HK_PRESENCE_UNKNOWN;
   return c.process == b->listener->contact.process ? ask_here(&q, out) : ask_by_connection(&q, out);
 }
 

@@ -89,10 +89,7 @@ static void event_pass_on(hk_bootstrap *b, const hk_event *e, const hk_overlay_l
   hk_event_encode(bytes, e);
   for (int i = 0; i < 2 * b->rounds; i++) {
     hk_overlay_link *l = &b->links[i];
-    pthread_mutex_lock(&b->lock);
-    bool open = l->end == HK_END_OPEN && l != from;
-    pthread_mutex_unlock(&b->lock);
-    if (open)
+    if (l != from)
       (void)hk_overlay_send(l, HK_FRAME_EVENT, 0, bytes, sizeof bytes, e->text, strnlen(e->text, sizeof e->text - 1));
   }
 }
@@ -119,10 +116,10 @@ static void event_infer_deaths(hk_bootstrap *b, const hk_event *dead) {
   bool known = b->known;
   pthread_mutex_unlock(&b->lock);
   if (!known) return;
-  uint64_t process = hk_contact_process(b->contacts + (size_t)dead->rank * HK_CONTACT_BYTES);
+  uint64_t process = hk_contact_process(hk_contact_of(b, dead->rank));
   if (process == b->listener->contact.process) return; /* another rank has lost this process, not the reverse */
   for (int r = 0; r < b->nranks; r++) {
-    if (r == dead->rank || hk_contact_process(b->contacts + (size_t)r * HK_CONTACT_BYTES) != process) continue;
+    if (r == dead->rank || hk_contact_process(hk_contact_of(b, r)) != process) continue;
     hk_event e = *dead;
     e.rank = r;
     if (!hk_bootstrap_left(b, r) && event_note(b, &e) && b->o.on_event) b->o.on_event(b->o.arg, &e);
@@ -136,22 +133,6 @@ void hk_event_received(hk_bootstrap *b, const hk_event *e, const hk_overlay_link
   event_pass_on(b, e, from); /* before the callback, so that the other ranks do not wait for it */
   if (b->o.on_event) b->o.on_event(b->o.arg, e);
   if (e->kind == HK_EVENT_DEAD) event_infer_deaths(b, e);
-}
-
-hk_message *hk_event_message(void) { return malloc(sizeof(hk_message) + HK_EVENT_BYTES + HK_EVENT_TEXT); }
-
-void hk_event_post(hk_overlay_link *l, hk_message *m, const hk_event *e) {
-  hk_bootstrap *b = l->b;
-  size_t text = strnlen(e->text, sizeof e->text - 1);
-  hk_frame f = {.type = HK_FRAME_EVENT, .round = l->round, .bytes = (uint32_t)(HK_EVENT_BYTES + text)};
-  *m = (hk_message){.frame = f, .from = e->rank == b->rank ? b->rank : l->rank, .towards_next = !l->next};
-  hk_event_encode(m->data, e);
-  memcpy(m->data + HK_EVENT_BYTES, e->text, text);
-  pthread_mutex_lock(&b->lock);
-  *b->events_end = m;
-  b->events_end = &m->next;
-  hk_service_post(b->o.service, &b->event_work);
-  pthread_mutex_unlock(&b->lock);
 }
 
 void hk_event_work(void *arg, int fd, uint32_t events) {

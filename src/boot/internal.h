@@ -196,13 +196,9 @@ hk_status hk_report_check(void *bootstrap, uint64_t waited_ns);
 /* True if the bootstrap's collectives can still complete after the event. A rank that waits in one learns of it in
  * another way, or need not. */
 bool hk_event_is_notice(const hk_event *e);
-/* On the service thread: processes an event. `from`: the link over which it arrived or whose end caused it; NULL: an
- * event of this rank. */
+/* On the service thread, or on one that asks for a lost link: processes an event. `from`: the link over which it arrived
+ * or whose end caused it; NULL: an event of this rank. */
 void hk_event_received(hk_bootstrap *b, const hk_event *event, const hk_overlay_link *from);
-/* From any thread: runs hk_event_received on the service thread. `m` comes from hk_event_message (NULL: out of memory)
- * and is consumed. */
-hk_message *hk_event_message(void);
-void hk_event_post(hk_overlay_link *from, hk_message *m, const hk_event *event);
 void hk_event_encode(uint8_t out[HK_EVENT_BYTES], const hk_event *e); /* all but the text, which follows */
 bool hk_event_decode(hk_event *event, const uint8_t *in, size_t bytes, int nranks);
 /* On the service thread: handles events from ranks of this process. */

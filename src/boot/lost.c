@@ -18,15 +18,14 @@
 /* The question ends sooner than the time in which a death must reach all ranks. */
 enum { PATIENCE_NS = 700 * 1000 * 1000, NAP_NS = 10 * 1000 * 1000 };
 
-/* An answer may take a while, and the service thread has other links to serve: so a separate thread asks. It has all
- * that it needs from the start, so that it cannot fail. */
+/* An answer may take a while, and the service thread has other links to serve: so a separate thread asks, and reports
+ * the event. */
 struct hk_lost {
   hk_overlay_link *link;
   pthread_t thread;
   hk_contact contact;
   hk_hello hello;
   hk_event dead; /* to report if the process has ended */
-  hk_message *message;
 };
 
 /* Any proved answer counts: the rank may have left the communicator meanwhile. A stopped process sends nothing, but
@@ -70,7 +69,7 @@ static void *lost_ask(void *arg) {
   if (lost_is_there(q)) lost_describe(q, &e);
   HK_INFO(HK_SUB_BOOTSTRAP, "rank %d: its connection to rank %d ended, and the process %s", q->dead.from, q->dead.rank,
           e.kind == HK_EVENT_DEAD ? "does not listen" : "is still there");
-  hk_event_post(q->link, q->message, &e);
+  hk_event_received(q->link->b, &e, q->link);
   return NULL;
 }
 
@@ -78,11 +77,11 @@ bool hk_lost_begin(hk_overlay_link *l, const hk_event *dead) {
   hk_bootstrap *b = l->b;
   hk_lost *q = calloc(1, sizeof *q);
   if (!q) return false;
-  *q = (hk_lost){.link = l, .dead = *dead, .message = hk_event_message()};
+  *q = (hk_lost){.link = l, .dead = *dead};
   pthread_mutex_lock(&b->lock);
   /* A child has all contacts from the start. */
-  bool known = (b->known || b->parent) && q->message && !l->lost &&
-               hk_contact_decode(&q->contact, b->contacts + (size_t)l->rank * HK_CONTACT_BYTES);
+  bool known = (b->known || b->parent) && !l->lost &&
+               hk_contact_decode(&q->contact, hk_contact_of(b, l->rank));
   if (known) {
     q->hello = hk_overlay_hello(b, HK_HELLO_ASK, l->rank);
     known = hk_random(q->hello.nonce, sizeof q->hello.nonce) == HK_OK &&
@@ -90,10 +89,7 @@ bool hk_lost_begin(hk_overlay_link *l, const hk_event *dead) {
   }
   if (known) l->lost = q;
   pthread_mutex_unlock(&b->lock);
-  if (!known) {
-    free(q->message);
-    free(q);
-  }
+  if (!known) free(q);
   return known;
 }
 

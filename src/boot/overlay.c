@@ -43,6 +43,13 @@ static void overlay_free_unsent(hk_overlay_link *l) {
 
 /* ---- receiving, on the service thread ---- */
 
+/* Under the lock: gives an event of a rank of this process, or of this rank, to the service thread. */
+static void overlay_queue_event(hk_bootstrap *b, hk_message *m) {
+  *b->events_end = m;
+  b->events_end = &m->next;
+  hk_service_post(b->o.service, &b->event_work);
+}
+
 static void overlay_put_in_inbox(hk_bootstrap *b, hk_message *m) {
   *b->inbox_end = m;
   b->inbox_end = &m->next;
@@ -225,12 +232,28 @@ hk_status hk_overlay_open(hk_overlay_link *l, int fd) {
   return rc;
 }
 
+static hk_message *overlay_new_message(const hk_overlay_link *l, const hk_frame *f, const void *p1, size_t n1,
+                                       const void *p2, size_t n2) {
+  hk_message *m = malloc(sizeof *m + n1 + n2);
+  if (!m) return NULL;
+  *m = (hk_message){.frame = *f, .from = l->b->rank, .towards_next = l->next};
+  if (n1) memcpy(m->data, p1, n1);
+  if (n2) memcpy(m->data + n1, p2, n2);
+  return m;
+}
+
 /* On the listener's thread: a connection that a peer has made is closed again, for the cause in the thread's error. */
 static void overlay_report_refusal(hk_bootstrap *b, int peer) {
   hk_event e = overlay_refusal(b, peer);
-  hk_message *m = b->rounds ? hk_event_message()
-                            : NULL; /* without memory the peer alone gets it, or a lost connection */
-  if (m) hk_event_post(hk_link_to(b, true, 0), m, &e);
+  const hk_frame f = {.type = HK_FRAME_EVENT, .bytes = (uint32_t)(HK_EVENT_BYTES + strlen(e.text))};
+  uint8_t bytes[HK_EVENT_BYTES];
+  hk_event_encode(bytes, &e);
+  hk_message *m =
+      b->rounds ? overlay_new_message(hk_link_to(b, true, 0), &f, bytes, sizeof bytes, e.text, strlen(e.text)) : NULL;
+  if (!m) return; /* without memory the peer alone gets it, or a lost connection */
+  pthread_mutex_lock(&b->lock);
+  overlay_queue_event(b, m);
+  pthread_mutex_unlock(&b->lock);
 }
 
 bool hk_overlay_accept(hk_bootstrap *b, const hk_hello *h, int fd) {
@@ -285,9 +308,7 @@ void hk_overlay_deliver(hk_bootstrap *b, hk_message *m) {
       break;
     case HK_FRAME_EVENT:
       m->next = NULL;
-      *b->events_end = m;
-      b->events_end = &m->next;
-      hk_service_post(b->o.service, &b->event_work);
+      overlay_queue_event(b, m);
       used = false;
       break;
     default: overlay_put_in_inbox(b, m); used = false;
@@ -297,16 +318,6 @@ void hk_overlay_deliver(hk_bootstrap *b, hk_message *m) {
 }
 
 /* ---- sending ---- */
-
-static hk_message *overlay_new_message(const hk_overlay_link *l, const hk_frame *f, const void *p1, size_t n1,
-                                       const void *p2, size_t n2) {
-  hk_message *m = malloc(sizeof *m + n1 + n2);
-  if (!m) return NULL;
-  *m = (hk_message){.frame = *f, .from = l->b->rank, .towards_next = l->next};
-  if (n1) memcpy(m->data, p1, n1);
-  if (n2) memcpy(m->data + n1, p2, n2);
-  return m;
-}
 
 /* Keeps what follows the first `sent` bytes of the pieces. Under the lock. */
 static hk_status overlay_keep_unsent(hk_overlay_link *l, const struct iovec *piece, int pieces, size_t sent) {
@@ -395,13 +406,7 @@ void hk_overlay_leave(hk_bootstrap *b) {
   pthread_mutex_lock(&b->lock);
   b->leaving = true;
   pthread_mutex_unlock(&b->lock);
-  for (int i = 0; i < 2 * b->rounds; i++) {
-    hk_overlay_link *l = &b->links[i];
-    pthread_mutex_lock(&b->lock);
-    bool open = l->end == HK_END_OPEN;
-    pthread_mutex_unlock(&b->lock);
-    if (open) (void)hk_overlay_send(l, HK_FRAME_GOODBYE, 0, NULL, 0, NULL, 0);
-  }
+  for (int i = 0; i < 2 * b->rounds; i++) (void)hk_overlay_send(&b->links[i], HK_FRAME_GOODBYE, 0, NULL, 0, NULL, 0);
   overlay_await_goodbyes(b);
   hk_silence_end(b);
   for (int i = 0; i < 2 * b->rounds; i++)

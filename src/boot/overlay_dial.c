@@ -11,7 +11,7 @@ hk_hello hk_overlay_hello(const hk_bootstrap *b, hk_hello_kind kind, int to) {
                     .to = to,
                     .key = b->family->key,
                     .comm = b->comm,
-                    .process = hk_contact_process(b->contacts + (size_t)to * HK_CONTACT_BYTES)};
+                    .process = hk_contact_process(hk_contact_of(b, to))};
 }
 
 /* A link-local address needs an interface of this host, and nothing says which one leads to the peer: each that has
@@ -19,7 +19,7 @@ hk_hello hk_overlay_hello(const hk_bootstrap *b, hk_hello_kind kind, int to) {
 static void dial_scopes(const hk_bootstrap *b, hk_addr a, hk_dialing *d) {
   hk_contact own;
   const uint32_t before = d->n;
-  if (!hk_contact_decode(&own, b->contacts + (size_t)b->rank * HK_CONTACT_BYTES)) own.n = 0;
+  if (!hk_contact_decode(&own, hk_contact_of(b, b->rank))) own.n = 0;
   for (uint32_t i = 0; i < own.n; i++) {
     if (own.at[i].sa.sa_family != AF_INET6 || !hk_addr_is_link_local(&own.at[i])) continue;
     a.v6.sin6_scope_id = own.at[i].v6.sin6_scope_id;
@@ -46,7 +46,7 @@ hk_status hk_overlay_dial(hk_bootstrap *b, hk_hello *h, const hk_addr *at, const
   char whom[48];
   snprintf(whom, sizeof whom, "rank %d of %d", h->to, b->nranks);
   *fd = -1;
-  if (!hk_contact_decode(&c, b->contacts + (size_t)h->to * HK_CONTACT_BYTES))
+  if (!hk_contact_decode(&c, hk_contact_of(b, h->to)))
     return HK_FAIL(HK_ERR_INTERNAL, "no usable address of %s is known", whom);
   HK_OR_RETURN(hk_random(h->nonce, sizeof h->nonce));
   hk_dialing d = {.settings = b->o.settings,

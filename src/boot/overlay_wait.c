@@ -141,7 +141,7 @@ static hk_status overlay_wait_open_to_next(hk_overlay_link *l, const hk_wait_env
   hk_status rc = HK_OK;
   hk_bootstrap *b = l->b;
   int fd;
-  if (hk_contact_process(b->contacts + (size_t)l->rank * HK_CONTACT_BYTES) == b->listener->contact.process) {
+  if (hk_contact_process(hk_contact_of(b, l->rank)) == b->listener->contact.process) {
     pthread_mutex_lock(&b->lock);
     l->local = true;
     l->end = HK_END_OPEN;

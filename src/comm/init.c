@@ -23,7 +23,7 @@ static bool init_revoked_by(ncclComm_t c, int rank) {
   return atomic_load(&c->health.progress) != HK_IN_PROGRESS;
 }
 
-/* On the service thread. */
+/* On a thread of the bootstrap. */
 static void init_on_event(void *arg, const hk_event *e) {
   ncclComm_t c = arg;
   char text[sizeof c->health.text];

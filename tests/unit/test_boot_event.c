@@ -217,6 +217,18 @@ TEST(announced) {
   ck_assert_int_eq(state.nevents, 0); /* this rank knows */
 }
 
+/* The event as a message of the link's other rank, or of this one if it is about this one. */
+static hk_message *message_of(const hk_overlay_link *l, const hk_event *e) {
+  const size_t text = strlen(e->text);
+  hk_message *m = malloc(sizeof *m + HK_EVENT_BYTES + text);
+  *m = (hk_message){.frame = {.type = HK_FRAME_EVENT, .round = l->round, .bytes = (uint32_t)(HK_EVENT_BYTES + text)},
+                    .from = e->rank == SELF ? SELF : l->rank,
+                    .towards_next = !l->next};
+  hk_event_encode(m->data, e);
+  memcpy(m->data + HK_EVENT_BYTES, e->text, text);
+  return m;
+}
+
 /* From a rank of this process: not back to it, but to all if it is about this rank. */
 TEST(posted) {
   hk_event e[] = {an_event(HK_EVENT_DEAD, 7, 7, 0), an_event(HK_EVENT_ERROR, SELF, SELF, HK_ERR_SYSTEM),
@@ -224,7 +236,7 @@ TEST(posted) {
   int by[] = {1, 2, 0};
   memset(e[2].text, 'x', sizeof e[2].text - 1);
   for (int i = 0; i < 3; i++) {
-    hk_event_post(&links[by[i]], hk_event_message(), &e[i]);
+    hk_overlay_deliver(&boot, message_of(&links[by[i]], &e[i]));
     ck_assert(await_count(&state.nevents, i + 1));
     ck_assert_str_eq(state.events[i].text, e[i].text);
     all_get(&e[i], e[i].rank == SELF ? -1 : by[i]);
