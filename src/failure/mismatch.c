@@ -158,13 +158,14 @@ static bool mismatch_find_outlier(ncclComm_t c, uint64_t operation, const hk_cal
   return outlier >= 0;
 }
 
-void hk_mismatch_found(ncclComm_t c, const hk_call *call, int peer) {
+hk_status hk_mismatch_found(ncclComm_t c, const hk_call *call, int peer) {
   char mine[160];
-  if (mismatch_too_late(c) || mismatch_find_outlier(c, c->order.sequence, call, peer)) return;
+  if (mismatch_too_late(c) || mismatch_find_outlier(c, c->order.sequence, call, peer)) return HK_ERR_USAGE;
   hk_watch_describe(call, mine, sizeof mine);
   mismatch_raise(c, peer >= 0 ? peer : c->rank, HK_ERR_USAGE,
                  "rank %d is in %s, operation %llu, but another rank called something else there: " ADVICE, c->rank,
                  mine, (unsigned long long)c->order.sequence);
+  return HK_ERR_USAGE;
 }
 
 /* True if the rank is known to have made another call than `signature` as that operation. *a: its answer. */
@@ -258,29 +259,29 @@ static bool mismatch_find_in_history(ncclComm_t c, int peer, uint64_t newest) {
   return false;
 }
 
-bool hk_mismatch_look_back(ncclComm_t c) {
+hk_status hk_mismatch_look_back(ncclComm_t c) {
   hk_activity here;
   uint64_t until = hk_now_ns() + mismatch_asking_ns;
   hk_watch_report(c, &here);
   for (int r = 0; r < c->nranks && r < REPORTS && !mismatch_too_late(c) && hk_now_ns() < until; r++)
-    if (r != c->rank && mismatch_find_in_history(c, r, here.sequence)) return true;
-  return false;
+    if (r != c->rank && mismatch_find_in_history(c, r, here.sequence)) return HK_ERR_USAGE;
+  return HK_OK;
 }
 
-void hk_mismatch_message(ncclComm_t c, int peer) {
+hk_status hk_mismatch_message(ncclComm_t c, int peer) {
   char mine[400], theirs[400];
   hk_activity here, there;
-  if (mismatch_too_late(c)) return;
+  if (mismatch_too_late(c)) return HK_ERR_USAGE;
   hk_watch_report(c, &here);
   bool known = peer >= 0 && peer < c->nranks;
-  if (known && mismatch_find_in_history(c, peer, here.sequence)) return;
+  if (known && mismatch_find_in_history(c, peer, here.sequence)) return HK_ERR_USAGE;
   hk_presence p = known ? hk_watch_ask(c, peer, mismatch_ask_ns, &there) : HK_PRESENCE_UNKNOWN;
   if (p == HK_PRESENCE_ANSWERS && hk_coll_pairs((hk_coll)here.coll) && here.sequence == there.sequence) {
     mismatch_raise(c, peer, HK_ERR_USAGE,
                    "in %s, rank %d sends rank %d another number of elements than that one expects: make sendcounts[%d] "
                    "of rank %d and recvcounts[%d] of rank %d equal",
                    hk_coll_name((hk_coll)here.coll), peer, c->rank, c->rank, peer, peer, c->rank);
-    return;
+    return HK_ERR_USAGE;
   }
   hk_activity_describe(&here, HK_PRESENCE_ANSWERS, mine, sizeof mine);
   hk_activity_describe(&there, p, theirs, sizeof theirs);
@@ -288,6 +289,7 @@ void hk_mismatch_message(ncclComm_t c, int peer) {
                  "rank %d got a message of rank %d that belongs to another call than its own; rank %d %s; rank %d "
                  "%s: " ADVICE,
                  c->rank, peer, c->rank, mine, peer, theirs);
+  return HK_ERR_USAGE;
 }
 
 /* ---- a send and a receive ---- */
@@ -342,7 +344,7 @@ void hk_mismatch_transfer(ncclComm_t c, const hk_call *call, size_t bytes, uint3
 
 /* ---- ranks that only send ---- */
 
-bool hk_mismatch_compare(ncclComm_t c, const hk_call *call) {
+hk_status hk_mismatch_compare(ncclComm_t c, const hk_call *call) {
   /* If ranks disagree, some two neighbours disagree. The other ranks in the list help if large groups disagree. */
   const int some[] = {c->rank + 1, c->rank + c->nranks - 1, 0, c->nranks - 1, c->nranks / 2};
   uint64_t operation = c->order.sequence, until = hk_now_ns() + mismatch_compare_ns;
@@ -356,24 +358,22 @@ bool hk_mismatch_compare(ncclComm_t c, const hk_call *call) {
     while (!mismatch_too_late(c) && hk_watch_call_of(c, r, operation, mismatch_ask_ns, &a) && a.sequence < operation &&
            hk_now_ns() < until)
       (void)hk_wait_pause(&w);
-    if (mismatch_too_late(c)) return false;
+    if (mismatch_too_late(c)) return HK_ERR_USAGE;
     uint32_t theirs = hk_watch_signature(&a, operation);
     if (theirs == 0 || theirs == hk_call_signature(call)) continue;
-    hk_mismatch_found(c, call, r);
-    return false;
+    return hk_mismatch_found(c, call, r);
   }
-  return true;
+  return HK_OK;
 }
 
-bool hk_mismatch_look(ncclComm_t c) {
+hk_status hk_mismatch_look(ncclComm_t c) {
   const hk_call *call = c->order.current;
   hk_activity a;
-  if (!c->order.exec || !call) return false;
+  if (!c->order.exec || !call) return HK_OK;
   for (int r = 0; r < c->nranks; r++) {
     uint32_t signature = c->order.exec->launch->signature;
     if (r == c->rank || !mismatch_differs(c, r, c->order.sequence, signature, 0, &a)) continue;
-    hk_mismatch_found(c, call, r);
-    return true;
+    return hk_mismatch_found(c, call, r);
   }
-  return false;
+  return HK_OK;
 }

@@ -6,7 +6,6 @@
  */
 #pragma once
 #include <nccl.h>
-#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include "../base/status.h"
@@ -29,22 +28,20 @@ int hk_mismatch_outlier(const hk_call_report *v, int n, int *right);
 void hk_mismatch_text(const hk_call_report *v, int n, int outlier, int right, uint64_t operation, char *text,
                       size_t bytes);
 
+/* These functions return HK_ERR_USAGE if calls do not match: the verdict has then been raised. */
+
 /* This rank is in `call` and has found that rank `peer` is in another call. Raises the verdict, unless another rank was
  * first. */
-void hk_mismatch_found(ncclComm_t c, const struct hk_call *call, int peer);
+hk_status hk_mismatch_found(ncclComm_t c, const struct hk_call *call, int peer);
 /* The same after a message that does not fit the execution `x`: wrong signature or size. x->bad_peer is its sender. */
 void hk_mismatch_slot(ncclComm_t c, const struct hk_call *call, const struct hk_exec *x);
 /* The same for calls on a GPU, where the message from `peer` does not say to which call it belongs. From any thread. */
-void hk_mismatch_message(ncclComm_t c, int peer);
-/* Compares the last calls on GPUs of all ranks with this rank's. True if one differs: the verdict has then been raised.
- * From any thread. */
-bool hk_mismatch_look_back(ncclComm_t c);
+hk_status hk_mismatch_message(ncclComm_t c, int peer);
+/* Compares the last calls on GPUs of all ranks with this rank's. From any thread. */
+hk_status hk_mismatch_look_back(ncclComm_t c);
 /* This rank receives `bytes` in `call`, but has got a piece of `piece` bytes from a message of another size. Raises the
  * verdict. */
 void hk_mismatch_transfer(ncclComm_t c, const struct hk_call *call, size_t bytes, uint32_t piece);
-/* Asks some ranks whether they are in this rank's call, and waits a moment for ranks that have not begun theirs. False
- * if one is in another call: the verdict has then been raised. */
-bool hk_mismatch_compare(ncclComm_t c, const struct hk_call *call);
-/* Reads the status pages of this host. True if a rank is in another call than this rank: the verdict has then been
- * raised. */
-bool hk_mismatch_look(ncclComm_t c);
+/* Asks some ranks whether they are in this rank's call, and waits a moment for ranks that have not begun theirs. */
+hk_status hk_mismatch_compare(ncclComm_t c, const struct hk_call *call);
+hk_status hk_mismatch_look(ncclComm_t c); /* by the status pages of this host */

@@ -96,11 +96,8 @@ static hk_status watch_use_answers(ncclComm_t c, const hk_call *call, uint64_t w
   if (!c->order.inquiry || !atomic_load(&c->order.inquiry->done)) return HK_OK;
   const hk_inquiry *q = &c->order.inquiry->q;
   if (q->sequence == c->order.sequence) {
-    for (int i = 0; i < q->n && rc == HK_OK; i++) {
-      if (!watch_differs(c, q, &q->at[i])) continue;
-      hk_mismatch_found(c, call, q->at[i].rank);
-      rc = HK_ERR_USAGE;
-    }
+    for (int i = 0; i < q->n && rc == HK_OK; i++)
+      if (watch_differs(c, q, &q->at[i])) rc = hk_mismatch_found(c, call, q->at[i].rank);
     if (rc == HK_OK && q->chain) rc = watch_report_wait(c, call, q, waited_ns);
   }
   watch_drop_inquiry(c);
@@ -183,7 +180,7 @@ hk_status hk_watch(void *comm, uint64_t waited_ns) {
   if (reachable != HK_OK || !call) return reachable;
   int n = hk_watch_awaited(c, peers, (int)HK_ARRAY_LENGTH(peers));
   hk_watch_show_wait(c, n ? peers[0] : -1, waited_ns);
-  if (hk_mismatch_look(c)) return HK_ERR_USAGE;
+  HK_OR_RETURN(hk_mismatch_look(c));
   hk_status rc = hk_bootstrap_check_listener(c->bootstrap);
   if (rc == HK_OK) rc = watch_find_left(c, call, peers, n, waited_ns);
   if (rc == HK_OK) rc = watch_use_answers(c, call, waited_ns);

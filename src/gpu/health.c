@@ -97,7 +97,7 @@ hk_status hk_gpu_watch(ncclComm_t c) {
   bool done;
   HK_OR_RETURN(hk_gpu_order_over(g->order, &done));
   if (done || !health_is_due(c, &l)) return HK_OK;
-  if (hk_mismatch_look_back(c)) return HK_ERR_USAGE; /* messages of the LL protocols do not name their call */
+  HK_OR_RETURN(hk_mismatch_look_back(c)); /* messages of the LL protocols do not name their call */
   hk_gpu_proxy_waits_for(g->links->proxy, l.peers, sizeof l.peers);
   hk_gpu_proxy_report(g->links->proxy, l.links, sizeof l.links);
   return hk_watch_launch(c, &l);
@@ -109,9 +109,7 @@ static bool health_runs(ncclComm_t c) {
 
 hk_status hk_gpu_check_kernels(ncclComm_t c) {
   const int peer = health_runs(c) ? hk_gpu_kernels_mismatch(hk_gpu_of(c)) : -1;
-  if (peer < 0) return HK_OK;
-  hk_mismatch_message(c, peer);
-  return HK_ERR_USAGE;
+  return peer < 0 ? HK_OK : hk_mismatch_message(c, peer);
 }
 
 hk_status hk_gpu_poll_health(ncclComm_t c) {

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "../failure/flight_ring.h"
+#include "../failure/mismatch.h"
 #include "../failure/publish.h"
 #include "choose.h"
 #include "profiler.h"
@@ -29,10 +30,10 @@ static hk_status collective_check_calls(const hk_call *call, const hk_exec *x) {
   ncclComm_t c = call->comm;
   hk_plan *plan = (hk_plan *)(uintptr_t)x->plan; /* the communicator's own */
   if (!plan->sums && c->order.call_checks && !hk_claim(c->order.call_checks, c->order.sequence, x->launch->signature))
-    return hk_run_differs(c, call);
+    return hk_mismatch_found(c, call, -1);
   if (!x->plan->proxied || plan->compared) return HK_OK;
   plan->compared = true;
-  return hk_run_compare(c, call);
+  return hk_mismatch_compare(c, call);
 }
 
 /* Counts the operation and publishes it on the status page, for peers that wait. *began: the time; 0: not taken. */

@@ -53,12 +53,3 @@ void hk_run_waited(ncclComm_t c, const hk_call *call, uint64_t waited) {
   hk_watch_waited(c, call, waited);
   if (c->profiler) hk_profile_waited(c->profiler, waited);
 }
-
-hk_status hk_run_differs(ncclComm_t c, const hk_call *call) {
-  hk_mismatch_found(c, call, -1);
-  return HK_ERR_USAGE;
-}
-
-hk_status hk_run_compare(ncclComm_t c, const hk_call *call) {
-  return hk_mismatch_compare(c, call) ? HK_OK : HK_ERR_USAGE;
-}

@@ -26,10 +26,6 @@ hk_status hk_run_ended(ncclComm_t c, const hk_call *call, const struct hk_exec *
 hk_status hk_run_not_begun(ncclComm_t c, const hk_call *call, hk_status rc);
 /* The collective is over, and has waited for other ranks for so long that it is counted. */
 void hk_run_waited(ncclComm_t c, const hk_call *call, uint64_t waited);
-/* Another rank is in another call: raises the verdict, and returns HK_ERR_USAGE. */
-hk_status hk_run_differs(ncclComm_t c, const hk_call *call);
-/* Asks the other ranks: the same if one is in another call; else HK_OK. */
-hk_status hk_run_compare(ncclComm_t c, const hk_call *call);
 
 /* ---- one_sided.c: puts, and waits for signals ---- */
 hk_status hk_run_one_sided(const hk_call *call);
