@@ -225,8 +225,8 @@ static __attribute__((noinline)) hk_status group_submit_profiled(const hk_call *
   }
   hk_profile_call(p, &profiled, alone ? event : group.event);
   hk_status rc = group_submit(&profiled);
-  hk_profile_call_over(p, &profiled);
-  if (alone) hk_profile_group_closed(p, event);
+  hk_profile_over(p, profiled.event);
+  if (alone) hk_profile_over(p, event);
   return rc;
 }
 
@@ -323,7 +323,7 @@ static __attribute__((noinline)) hk_status group_end(hk_group *g, double *us) {
   if (us) *us = 0;
   if (rc == HK_OK && n) rc = group_run_calls(calls, n, us);
   group_over(g, calls, n, room);
-  if (profiler) hk_profile_group_closed(profiler, event);
+  if (profiler) hk_profile_over(profiler, event);
   return rc;
 }
 

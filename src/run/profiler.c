@@ -202,8 +202,6 @@ void hk_profile_group_runs(hk_profiler *p, void *group) {
   profiler_record(p, group, PROFILE_GROUP_END_BEGINS, (profile_state){0});
 }
 
-void hk_profile_group_closed(hk_profiler *p, void *group) { hk_profile_over(p, group); }
-
 void hk_profile_call(hk_profiler *p, hk_call *call, void *group) {
   profile_event e = {.parent = group};
   const char *type = profiler_type_name(call->dtype);
@@ -226,8 +224,6 @@ void hk_profile_call(hk_profiler *p, hk_call *call, void *group) {
   call->group_event = group;
   call->event = profiler_start(p, &e);
 }
-
-void hk_profile_call_over(hk_profiler *p, const hk_call *call) { hk_profile_over(p, call->event); }
 
 /* ---- operations ---- */
 

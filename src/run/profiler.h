@@ -22,10 +22,8 @@ void hk_profiler_free(ncclComm_t c);
 /* API calls, on the caller's thread. `group`: the event of a group; NULL if the plugin gets no group events. */
 void *hk_profile_group_open(hk_profiler *p, int depth);
 void hk_profile_group_runs(hk_profiler *p, void *group);
-void hk_profile_group_closed(hk_profiler *p, void *group);
 /* Begins the event of a call and stores it in call->event; it ends when the call returns. */
 void hk_profile_call(hk_profiler *p, struct hk_call *call, void *group);
-void hk_profile_call_over(hk_profiler *p, const struct hk_call *call);
 
 /* Operations, on the thread that runs them. The collectives of a communicator run one after another. */
 void hk_profile_collective(hk_profiler *p, const struct hk_call *call, const char *algorithm, unsigned channels);
@@ -43,7 +41,7 @@ void hk_profile_copy_batch(hk_profiler *p, void *parent, int operations, size_t 
  * is known. NULL, both: none. */
 void *hk_profile_transfer(hk_profiler *p, const struct hk_call *call, void **kernel);
 void hk_profile_transfer_over(hk_profiler *p, void *transfer, void *kernel);
-void hk_profile_over(hk_profiler *p, void *event);
+void hk_profile_over(hk_profiler *p, void *event); /* of a group, a call or an operation */
 /* Ends all open events of what ran together. */
 void hk_profile_run_over(hk_profiler *p);
 

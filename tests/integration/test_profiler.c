@@ -262,9 +262,9 @@ TEST(parts) {
   void *group = hk_profile_group_open(p, 2);
   p2p.tag = 5;
   hk_profile_call(p, &coll, group);
-  hk_profile_call_over(p, &coll);
+  hk_profile_over(p, coll.event);
   hk_profile_call(p, &p2p, group);
-  hk_profile_call_over(p, &p2p);
+  hk_profile_over(p, p2p.event);
   hk_profile_over(p, hk_profile_enqueued(p, &coll, "ring", "LL", 300));
   hk_profile_over(p, hk_profile_transfer(p, &p2p, NULL));
   void *copies = hk_profile_copies(p, &coll);
@@ -273,7 +273,7 @@ TEST(parts) {
   hk_profile_over(p, copies);
   hk_profile_over(p, hk_profile_copies(p, &coll));
   hk_profile_run_over(p);
-  hk_profile_group_closed(p, group);
+  hk_profile_over(p, group);
   ck_assert_str_eq(close_traced(c),
                    "start 1 parent 0 rank 0 groupapi depth 2\n"
                    "state 1 23\n"
