@@ -36,12 +36,6 @@ static void launch_report_end(const pid_t *pids, int n, pid_t pid, int status) {
     fprintf(stderr, "# process %d of %d (pid %d) ended with code %d\n", p, n, (int)pid, WEXITSTATUS(status));
 }
 
-static double launch_seconds(void) {
-  struct timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 static void launch_signal_all(const pid_t *pids, int n, int sig) {
   for (int p = 0; p < n; p++)
     if (pids[p] > 0) kill(pids[p], sig);
@@ -78,8 +72,8 @@ static void __attribute__((noreturn)) launch_watch(pid_t *pids, int n, const sig
   for (;;) {
     launch_reap(&b);
     if (!b.left) break;
-    if (b.code && !deadline) deadline = launch_seconds() + GRACE_SECONDS;
-    if (deadline && !b.ending && launch_seconds() > deadline) {
+    if (b.code && !deadline) deadline = perf_now() + GRACE_SECONDS;
+    if (deadline && !b.ending && perf_now() > deadline) {
       fprintf(stderr, "# ending the %d processes that are left\n", b.left);
       b.ending = true;
       launch_signal_all(pids, n, SIGKILL);
