@@ -23,6 +23,9 @@ typedef struct hk_ps_rank {
   hk_ps_late late, recent; /* since the communicator began; in the collectives of hk_ps_comm.late */
 } hk_ps_rank;
 
+/* True if the activity is that of a member of the communicator. */
+static inline bool hk_ps_answers(const hk_ps_rank *r) { return r->presence == HK_PRESENCE_ANSWERS && !r->joins; }
+
 typedef struct hk_ps_comm {
   uint64_t id;
   char name[64];   /* empty: it has none */

@@ -16,8 +16,6 @@ typedef struct late_wait {
   int rank;
 } late_wait;
 
-static bool late_counts(const hk_ps_rank *r) { return r->presence == HK_PRESENCE_ANSWERS && !r->joins; }
-
 /* The newest collective that the rank has ended. */
 static uint64_t late_ended(const hk_activity *a) {
   return a->sequence - (a->phase == HK_PHASE_OPERATION && a->sequence);
@@ -52,7 +50,7 @@ static void late_bounds(const hk_ps_comm *c, late_view *v) {
     const hk_activity *a = &c->ranks[r].activity;
     uint64_t oldest = UINT64_MAX;
     late_wait w;
-    if (!late_counts(&c->ranks[r])) continue;
+    if (!hk_ps_answers(&c->ranks[r])) continue;
     v->n++;
     if (late_ended(a) < v->ended) v->ended = late_ended(a);
     for (int i = 0; i < HK_ACTIVITY_WAITS; i++)
@@ -65,7 +63,7 @@ static bool late_collect(const hk_ps_comm *c, late_view *v) {
   v->waits = malloc((size_t)c->nranks * HK_ACTIVITY_WAITS * sizeof *v->waits);
   if (!v->waits) return false; /* then nothing is said of late ranks */
   for (int r = 0; r < c->nranks; r++) {
-    if (!late_counts(&c->ranks[r])) continue;
+    if (!hk_ps_answers(&c->ranks[r])) continue;
     for (int i = 0; i < HK_ACTIVITY_WAITS; i++) {
       late_wait *w = &v->waits[v->nwaits];
       v->nwaits += late_wait_of(&c->ranks[r], r, i, w) && w->collective >= v->first && w->collective <= v->ended;
@@ -89,7 +87,7 @@ static void late_add(hk_ps_comm *c, const late_view *v, const late_wait *w, int 
     const bool waited = i < n && w[i].rank == r;
     const uint64_t us = waited ? w[i].us : 0;
     c->ranks[r].recent.ns += us * 1000;
-    c->ranks[r].recent.count += us == least && late_counts(&c->ranks[r]);
+    c->ranks[r].recent.count += us == least && hk_ps_answers(&c->ranks[r]);
     i += waited;
   }
 }
@@ -103,7 +101,7 @@ static void late_sum(hk_ps_comm *c, const late_view *v) {
       hk_ps_rank *x = &c->ranks[r];
       uint64_t n = x->activity.long_waits, sum = x->activity.long_wait_ns;
       late_wait w;
-      if (!late_counts(x)) continue;
+      if (!hk_ps_answers(x)) continue;
       for (int i = 0; i < HK_ACTIVITY_WAITS; i++)
         if (late_wait_of(x, r, i, &w) && w.collective > v->ended)
           n -= n > 0, sum -= w.us * 1000 < sum ? w.us * 1000 : sum;
@@ -120,7 +118,7 @@ static uint64_t late_compare_waits(hk_ps_comm *c) {
     if (c->ranks[r].recent.ns > most) most = c->ranks[r].recent.ns;
   for (int r = 0; r < c->nranks; r++) {
     hk_ps_late *l = &c->ranks[r].recent;
-    l->ns = late_counts(&c->ranks[r]) ? most - l->ns : 0;
+    l->ns = hk_ps_answers(&c->ranks[r]) ? most - l->ns : 0;
     if (l->ns > latest) latest = l->ns;
   }
   return latest;

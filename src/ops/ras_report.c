@@ -16,7 +16,6 @@ static void ras_report_time(char *text, size_t bytes) {
 }
 
 /* It is in this communicator, and has answered. */
-static bool ras_report_present(const hk_ps_rank *r) { return r->presence == HK_PRESENCE_ANSWERS && !r->joins; }
 
 static ras_state ras_report_state(const hk_ps_rank *r) {
   if (r->presence == HK_PRESENCE_GONE) return REPORT_DEAD;
@@ -84,7 +83,7 @@ static void ras_report_missing(hk_json *w, int rank, const hk_ps_rank *r) {
 }
 
 static void ras_report_comm(hk_json *w, const hk_ps_comm *c) {
-  const int present = ras_report_count(c, ras_report_present);
+  const int present = ras_report_count(c, hk_ps_answers);
   char hash[24];
   snprintf(hash, sizeof hash, "0x%llx", (unsigned long long)c->id);
   hk_json_open(w, '{');
@@ -95,11 +94,11 @@ static void ras_report_comm(hk_json *w, const hk_ps_comm *c) {
   hk_json_put_integer(w, "missing_ranks_count", c->nranks - present);
   hk_json_begin(w, "ranks", '[');
   for (int r = 0; r < c->nranks; r++)
-    if (ras_report_present(&c->ranks[r])) ras_report_rank(w, r, &c->ranks[r]);
+    if (hk_ps_answers(&c->ranks[r])) ras_report_rank(w, r, &c->ranks[r]);
   hk_json_close(w);
   hk_json_begin(w, "missing_ranks", '[');
   for (int r = 0; r < c->nranks; r++)
-    if (!ras_report_present(&c->ranks[r])) ras_report_missing(w, r, &c->ranks[r]);
+    if (!hk_ps_answers(&c->ranks[r])) ras_report_missing(w, r, &c->ranks[r]);
   hk_json_close(w);
   hk_json_put_text(w, "name", c->name[0] ? c->name : NULL);
   hk_json_put_text(w, "verdict", c->verdict[0] ? c->verdict : NULL);
@@ -132,15 +131,15 @@ static void ras_report_json(FILE *f, const hk_ps *p, double seconds) {
 /* ---- text ---- */
 
 static bool ras_report_initialises(const hk_ps_rank *r) {
-  return ras_report_present(r) && r->activity.phase == HK_PHASE_INIT;
+  return hk_ps_answers(r) && r->activity.phase == HK_PHASE_INIT;
 }
 static bool ras_report_finalises(const hk_ps_rank *r) {
-  return ras_report_present(r) && r->activity.ended & (HK_ACTIVITY_FINALIZED | HK_ACTIVITY_DESTROYED);
+  return hk_ps_answers(r) && r->activity.ended & (HK_ACTIVITY_FINALIZED | HK_ACTIVITY_DESTROYED);
 }
 static bool ras_report_aborted(const hk_ps_rank *r) {
-  return ras_report_present(r) && r->activity.ended & HK_ACTIVITY_ABORTED;
+  return hk_ps_answers(r) && r->activity.ended & HK_ACTIVITY_ABORTED;
 }
-static bool ras_report_failed(const hk_ps_rank *r) { return ras_report_present(r) && r->activity.failure; }
+static bool ras_report_failed(const hk_ps_rank *r) { return hk_ps_answers(r) && r->activity.failure; }
 
 /* The most ranks that the report names, unless it is verbose. */
 enum { REPORT_NAMED = 10 };
@@ -160,10 +159,10 @@ static void ras_report_name_ranks(FILE *f, const hk_ps_comm *c, bool (*is)(const
   }
 }
 
-static bool ras_report_absent(const hk_ps_rank *r) { return !ras_report_present(r); }
+static bool ras_report_absent(const hk_ps_rank *r) { return !hk_ps_answers(r); }
 
 static void ras_report_text_comm(FILE *f, int i, const hk_ps_comm *c) {
-  const int present = ras_report_count(c, ras_report_present);
+  const int present = ras_report_count(c, hk_ps_answers);
   const char *status = ras_report_count(c, ras_report_initialises) ? "INIT"
                        : ras_report_count(c, ras_report_aborted)   ? "ABORT"
                        : ras_report_count(c, ras_report_finalises) ? "FINALIZE"
@@ -196,7 +195,7 @@ static void ras_report_details(FILE *f, int i, const hk_ps_comm *c) {
     const hk_activity *a = &x->activity;
     fprintf(f, "  Rank %d -- process %d on node %s: %s", r, x->pid ? x->pid : -1, x->host[0] ? x->host : "unknown",
             hk_ps_does(x, text, sizeof text));
-    if (ras_report_present(x)) {
+    if (hk_ps_answers(x)) {
       fprintf(f, ", operation %llu", (unsigned long long)a->sequence);
       if (a->phase_ms) fprintf(f, ", for %.1f s", (double)a->phase_ms * 1e-3);
       if (a->waits_for >= 0) fprintf(f, ", waits for rank %d", a->waits_for);

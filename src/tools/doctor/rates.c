@@ -149,16 +149,9 @@ static hk_status rates_gpu(rates *r, int i) {
   return HK_OK;
 }
 
-void hk_doctor_copies(hk_doctor *d) {
-  rates r = {0};
-  int n = 0;
-  if (!d->live || !d->topo || !hk_cuda_here(&n)) return;
-  hk_status rc = rates_open(&r, d, n);
-  for (int i = 0; i < r.n && rc == HK_OK; i++) rc = rates_gpu(&r, i);
-  if (rc != HK_OK)
-    hk_doctor_say(d, HK_DOC_PROBLEM, "nvidia-smi; dmesg | grep -i nvidia", "copies to GPUs cannot be tried: %.400s",
-                  hk_last_error());
-  rates_close(&r);
+static hk_status rates_gpus(rates *r) {
+  for (int i = 0; i < r->n; i++) HK_OR_RETURN(rates_gpu(r, i));
+  return HK_OK;
 }
 
 /* --- Between GPUs --- */
@@ -231,14 +224,19 @@ static hk_status rates_pairs(rates *r) {
   return HK_OK;
 }
 
-void hk_doctor_p2p(hk_doctor *d) {
+/* --- The checks --- */
+
+static void rates_check(hk_doctor *d, int least, const char *what, hk_status (*measure)(rates *r)) {
   rates r = {0};
   int n = 0;
-  if (!d->live || !d->topo || !hk_cuda_here(&n) || n < 2) return;
+  if (!d->live || !d->topo || !hk_cuda_here(&n) || n < least) return;
   hk_status rc = rates_open(&r, d, n);
-  if (rc == HK_OK) rc = rates_pairs(&r);
+  if (rc == HK_OK) rc = measure(&r);
   if (rc != HK_OK)
-    hk_doctor_say(d, HK_DOC_PROBLEM, "nvidia-smi; dmesg | grep -i nvidia",
-                  "copies between GPUs cannot be tried: %.400s", hk_last_error());
+    hk_doctor_say(d, HK_DOC_PROBLEM, "nvidia-smi; dmesg | grep -i nvidia", "copies %s GPUs cannot be tried: %.400s",
+                  what, hk_last_error());
   rates_close(&r);
 }
+
+void hk_doctor_copies(hk_doctor *d) { rates_check(d, 1, "to", rates_gpus); }
+void hk_doctor_p2p(hk_doctor *d) { rates_check(d, 2, "between", rates_pairs); }

@@ -19,7 +19,7 @@ static void ps_json_rank(hk_json *w, int rank, const hk_ps_rank *x) {
   if (x->host[0]) hk_json_put_text(w, "host", x->host);
   if (x->pid) hk_json_put_integer(w, "pid", x->pid);
   hk_json_put_text(w, "state", hk_ps_state(x));
-  if (x->presence == HK_PRESENCE_ANSWERS && !x->joins) {
+  if (hk_ps_answers(x)) {
     hk_json_put_text(w, "does", hk_ps_does(x, text, sizeof text));
     hk_json_put_boolean(w, "in_operation", a->phase == HK_PHASE_OPERATION);
     hk_json_put_integer(w, "operation", (long long)a->sequence);

@@ -22,7 +22,7 @@ static uint64_t show_most_late(const hk_ps_comm *c) {
 
 static void show_rank(hk_table *t, int rank, const hk_ps_rank *x, uint64_t most_late) {
   const hk_activity *a = &x->activity;
-  const bool answers = x->presence == HK_PRESENCE_ANSWERS && !x->joins;
+  const bool answers = hk_ps_answers(x);
   char text[160], time[32] = "", number[24] = "", peer[16] = "", pid[16] = "", late[24] = "", by[32] = "";
   if (answers && a->sequence) snprintf(number, sizeof number, "%llu", (unsigned long long)a->sequence);
   if (answers && a->phase_ms) hk_tool_time(time, (double)a->phase_ms * 1e3);
