@@ -5,6 +5,7 @@
 #include <poll.h>
 #include <sched.h>
 #include <time.h>
+#include "tcp.h"
 #include "thread.h"
 
 enum {
@@ -140,6 +141,39 @@ hk_status hk_wait_fd(const hk_wait_env *env, int fd, short events, const char *w
     rc = wait_look_at_clock(&w, what);
     if (rc != HK_OK) return rc;
   }
+}
+
+hk_status hk_wait_recv(const hk_wait_env *env, int fd, void *to, size_t bytes, const char *what) {
+  for (size_t got = 0; got < bytes;) {
+    const ssize_t n = hk_tcp_recv(fd, (char *)to + got, bytes - got);
+    if (n > 0) {
+      got += (size_t)n;
+    } else if (n < 0 && errno == EAGAIN) {
+      HK_OR_RETURN(hk_wait_fd(env, fd, POLLIN, what));
+    } else if (n == 0 || errno != EINTR) {
+      if (n == 0) errno = 0;
+      return HK_IN_PROGRESS;
+    }
+  }
+  return HK_OK;
+}
+
+hk_status hk_wait_send(const hk_wait_env *env, int fd, struct iovec *piece, int pieces, const char *what) {
+  while (pieces) {
+    ssize_t n = hk_tcp_sendv(fd, piece, pieces);
+    if (n < 0) {
+      if (errno == EAGAIN)
+        HK_OR_RETURN(hk_wait_fd(env, fd, POLLOUT, what));
+      else if (errno != EINTR)
+        return HK_IN_PROGRESS;
+      continue;
+    }
+    for (; pieces && (size_t)n >= piece->iov_len; piece++, pieces--) n -= (ssize_t)piece->iov_len;
+    if (!pieces) break;
+    piece->iov_base = (char *)piece->iov_base + n;
+    piece->iov_len -= (size_t)n;
+  }
+  return HK_OK;
 }
 
 hk_status hk_wait_poll(hk_waiter *w, struct pollfd *fds, unsigned n) {

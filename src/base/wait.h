@@ -80,6 +80,11 @@ static inline hk_status hk_wait_pause(hk_waiter *w) {
 /* Waits until `fd` is ready for `events` (poll(2)). HK_ERR_REMOTE at the deadline, the failure's code on a failure.
  * `what` names what the wait is for, in the error's text. */
 hk_status hk_wait_fd(const hk_wait_env *env, int fd, short events, const char *what);
+struct iovec;
+/* Receives all of `bytes`, or sends all pieces, over a TCP connection (tcp.h), and waits as hk_wait_fd does.
+ * HK_IN_PROGRESS: the connection has ended; errno is 0 if the peer closed it. */
+hk_status hk_wait_recv(const hk_wait_env *env, int fd, void *to, size_t bytes, const char *what);
+hk_status hk_wait_send(const hk_wait_env *env, int fd, struct iovec *piece, int pieces, const char *what);
 
 /* Sleeps until `fd` can be read (-1: none), or for `ns`. For a wait that is already long and may end a little late. */
 hk_status hk_wait_nap(hk_waiter *w, int fd, uint64_t ns);

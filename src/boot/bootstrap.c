@@ -2,7 +2,6 @@
 /* Joins and leaves a communicator. See docs/bootstrap.md. */
 #include "bootstrap.h"
 #include <errno.h>
-#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -194,13 +193,10 @@ static hk_status bootstrap_dial_root(const hk_bootstrap *b, const hk_boot_id *id
 static hk_status bootstrap_read_reply(int fd, const hk_boot_id *id, const hk_hello *h, const hk_wait_env *env,
                                       hk_reply *reply, bool *ended) {
   uint8_t bytes[HK_REPLY_BYTES];
-  for (size_t have = 0; have < sizeof bytes;) {
-    HK_OR_RETURN(hk_wait_fd(env, fd, POLLIN, "the other ranks to join (the root's answer)"));
-    ssize_t n = hk_tcp_recv(fd, bytes + have, sizeof bytes - have);
-    if (n < 0 && (errno == EAGAIN || errno == EINTR)) continue;
-    *ended = n == 0;
-    if (n <= 0) return HK_IN_PROGRESS;
-    have += (size_t)n;
+  hk_status rc = hk_wait_recv(env, fd, bytes, sizeof bytes, "the other ranks to join (the root's answer)");
+  if (rc != HK_OK) {
+    *ended = errno == 0;
+    return rc;
   }
   if (!hk_reply_decode(reply, bytes, h->nonce, id->secret))
     return HK_FAIL(HK_ERR_REMOTE,

@@ -2,7 +2,6 @@
 /* One-sided operations as messages: see messages.h. */
 #include "messages.h"
 #include <errno.h>
-#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -182,39 +181,15 @@ static hk_status messages_connect_to(hk_messages *m, int peer) {
 }
 
 static hk_status messages_send_all(hk_messages *m, int peer, struct iovec *piece, int pieces) {
-  char what[64];
-  while (pieces) {
-    ssize_t n = hk_tcp_sendv(m->fds[peer], piece, pieces);
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0 && errno == EAGAIN) {
-      snprintf(what, sizeof what, "rank %d to take a put", peer);
-      HK_OR_RETURN(hk_wait_fd(m->env->wait, m->fds[peer], POLLOUT, what));
-      continue;
-    }
-    if (n < 0) return messages_lost(m, peer, errno);
-    for (; pieces && (size_t)n >= piece->iov_len; piece++, pieces--) n -= (ssize_t)piece->iov_len;
-    if (pieces) {
-      piece->iov_base = (char *)piece->iov_base + n;
-      piece->iov_len -= (size_t)n;
-    }
-  }
-  return HK_OK;
+  const hk_status rc = hk_wait_send(m->env->wait, m->fds[peer], piece, pieces, "the peer to take a put");
+  return rc == HK_IN_PROGRESS ? messages_lost(m, peer, errno) : rc;
 }
 
 static hk_status messages_await_answer(hk_messages *m, int peer, hk_window_answer *a) {
   char what[64];
-  for (size_t got = 0; got < sizeof *a;) {
-    ssize_t n = hk_tcp_recv(m->fds[peer], (char *)a + got, sizeof *a - got);
-    if (n > 0) {
-      got += (size_t)n;
-    } else if (n < 0 && errno == EAGAIN) {
-      snprintf(what, sizeof what, "rank %d to answer for a window", peer);
-      HK_OR_RETURN(hk_wait_fd(m->env->wait, m->fds[peer], POLLIN, what));
-    } else if (n == 0 || errno != EINTR) {
-      return messages_lost(m, peer, n ? errno : 0);
-    }
-  }
-  return HK_OK;
+  snprintf(what, sizeof what, "rank %d to answer for a window", peer);
+  const hk_status rc = hk_wait_recv(m->env->wait, m->fds[peer], a, sizeof *a, what);
+  return rc == HK_IN_PROGRESS ? messages_lost(m, peer, errno) : rc;
 }
 
 static hk_status messages_ask(hk_messages *m, int peer, verb v, uint64_t window, hk_window_answer *out) {

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Sharing memory between the ranks of two processes: share.h. */
 #include "share.h"
-#include <errno.h>
-#include <poll.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
@@ -110,20 +108,11 @@ hk_status hk_share_receive(const hk_device_env *e, int peer, unsigned channel, h
   hk_status rc = HK_OK;
   hk_waiter w;
   int fd = -1;
-  size_t got = 0;
   hk_wait_begin(&w, e->env->wait);
   while ((fd = e->env->take(e->env->arg, peer, share_tag_of(channel))) < 0) HK_TRY(hk_wait_pause(&w), out);
-  while (got < sizeof *o) {
-    ssize_t n = hk_tcp_recv(fd, (char *)o + got, sizeof *o - got);
-    if (n > 0) {
-      got += (size_t)n;
-    } else if (n == 0 || (errno != EAGAIN && errno != EINTR)) {
-      rc = HK_FAIL(HK_ERR_REMOTE, "rank %d closed a connection before it offered a link's memory", peer);
-      goto out;
-    } else {
-      HK_TRY(hk_wait_fd(e->env->wait, fd, POLLIN, "a link's memory"), out);
-    }
-  }
+  rc = hk_wait_recv(e->env->wait, fd, o, sizeof *o, "a link's memory");
+  if (rc == HK_IN_PROGRESS)
+    rc = HK_FAIL(HK_ERR_REMOTE, "rank %d closed a connection before it offered a link's memory", peer);
 out:
   if (fd >= 0) hk_tcp_close(fd);
   return rc;

@@ -3,7 +3,6 @@
  * bootstrap opens; the sender answers, and both connect. That TCP connection stays open, and its end shows that the
  * peer has ended. */
 #include <errno.h>
-#include <poll.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -110,15 +109,10 @@ bool hk_plugin_peer_gone(hk_plugin_end *e) {
 }
 
 static hk_status plugin_connect_write_all(hk_plugin_end *e, const void *data, size_t bytes) {
-  for (const char *p = data; bytes > 0;) {
-    ssize_t n = hk_tcp_send(e->fd, p, bytes);
-    if (n < 0 && errno != EAGAIN && errno != EINTR)
-      return plugin_connect_not_connected(e, "the peer closed the connection that exchanges the plugins' handles");
-    if (n > 0) p += n, bytes -= (size_t)n;
-    if (bytes > 0 && n <= 0)
-      HK_OR_RETURN(hk_wait_fd(e->ctx->env->wait, e->fd, POLLOUT, "the exchange of a network plugin's handles"));
-  }
-  return HK_OK;
+  struct iovec piece = {(void *)(uintptr_t)data, bytes};
+  hk_status rc = hk_wait_send(e->ctx->env->wait, e->fd, &piece, 1, "the exchange of a network plugin's handles");
+  if (rc != HK_IN_PROGRESS) return rc;
+  return plugin_connect_not_connected(e, "the peer closed the connection that exchanges the plugins' handles");
 }
 
 /* listen and connect of a lane, on either thread. */
