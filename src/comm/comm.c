@@ -12,7 +12,6 @@
 #include "../failure/flight.h"
 #include "../failure/watch.h"
 #include "../rma/rma.h"
-#include "../run/choose.h"
 #include "../run/selection.h"
 
 /* Freed communicators are kept here before their memory is freed, so that a use after free finds HK_COMM_FREED. This

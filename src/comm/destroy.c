@@ -8,7 +8,6 @@
 #include "../failure/flight.h"
 #include "../failure/watch.h"
 #include "../rma/rma.h"
-#include "../run/choose.h"
 #include "../run/profiler.h"
 #include "../run/selection.h"
 #include "children.h"

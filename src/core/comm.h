@@ -267,6 +267,9 @@ hk_status hk_comm_exchange(ncclComm_t c, bool child);
 /* Leaves the communicator, detaches the backend, frees. Not collective. */
 void hk_comm_destroy(ncclComm_t c);
 
+/* run/choose.c: c->plans */
+hk_status hk_plans_new(ncclComm_t c);
+void hk_plans_free(ncclComm_t c);
 /* run/transfer_links.c: what ran the sends and receives of all links; none is under way */
 void hk_transfers_free(ncclComm_t c);
 /* registration.c: when the backend has freed its windows */

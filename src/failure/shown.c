@@ -50,6 +50,11 @@ void hk_watch_transfer(ncclComm_t c, const hk_call *call) {
   atomic_store_explicit(&c->order.page->transfer, word, memory_order_relaxed);
 }
 
+void hk_watch_all_over(ncclComm_t c) {
+  hk_watch_over(c);
+  hk_watch_transfers_over(c);
+}
+
 hk_meter_cell *hk_watch_enqueued(ncclComm_t c, const hk_call *call, bool traceable) {
   hk_meter_cell *sample = hk_watch_count(c, call);
   if (call->coll == HK_SENDRECV) {

@@ -33,6 +33,7 @@ static inline void hk_watch_transfer_waits(ncclComm_t c, const struct hk_call *c
 static inline void hk_watch_transfer_over(ncclComm_t c, const struct hk_call *call) {
   if (c->order.current == call) c->order.current = NULL;
 }
+void hk_watch_all_over(ncclComm_t c);                      /* all are, and the collective is */
 static inline void hk_watch_transfers_over(ncclComm_t c) { /* all are */
   c->order.current = NULL;
   hk_watch_transfer(c, NULL);

@@ -2,7 +2,7 @@
 /* The executor of collectives by kernels. */
 #include <string.h>
 #include "../core/call.h"
-#include "../run/choose.h"
+#include "../run/run.h"
 #include "code.h"
 #include "launch.h"
 #include "memory.h"

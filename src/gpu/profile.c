@@ -3,8 +3,8 @@
 #include "../decide/protocol.h"
 #include "../kernels/plan.h"
 #include "../program/program.h"
-#include "../run/choose.h"
 #include "../run/profiler.h"
+#include "../run/run.h"
 #include "launch.h"
 
 void *hk_gpu_profile(const hk_call *call, bool by_copies) {

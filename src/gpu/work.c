@@ -3,7 +3,7 @@
 #include "../core/call.h"
 #include "../kernels/gpu_small.h"
 #include "../kernels/plan.h"
-#include "../run/choose.h"
+#include "../run/run.h"
 #include "buffer.h"
 #include "gpu.h"
 #include "memory.h"

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Chooses the plan that runs a call, and keeps the choices of earlier calls. */
-#include "choose.h"
 #include <stdlib.h>
 #include <string.h>
 #include "../base/meter.h"
@@ -9,6 +8,7 @@
 #include "../decide/select.h"
 #include "../program/cursor.h"
 #include "plans.h"
+#include "run.h"
 #include "selection.h"
 
 static void choose_counter(ncclComm_t c, const hk_call *op, hk_launch *a) {

@@ -6,7 +6,6 @@
 #include "../failure/flight_ring.h"
 #include "../failure/mismatch.h"
 #include "../failure/publish.h"
-#include "choose.h"
 #include "profiler.h"
 #include "run.h"
 

@@ -3,7 +3,6 @@
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
-#include "../failure/publish.h"
 #include "../failure/watch.h"
 #include "collective.h"
 #include "profiler.h"
@@ -141,8 +140,7 @@ static hk_status members_run(members_group *g) {
     }
   }
   for (size_t i = 0; i < g->n; i++) {
-    hk_watch_over(g->members[i].comm);
-    hk_watch_transfers_over(g->members[i].comm);
+    hk_watch_all_over(g->members[i].comm);
     if (rc == HK_OK) rc = g->members[i].status;
   }
   return rc;

@@ -5,7 +5,9 @@
 #include <stdint.h>
 #include "../core/call.h"
 
-struct hk_exec; /* kernels/exec.h */
+struct hk_exec;   /* kernels/exec.h */
+struct hk_launch; /* kernels/plan.h */
+struct hk_plan;
 
 hk_status hk_run_collective(const hk_call *call);
 /* Runs the calls of a group, given in the order in which they were made, of any communicators. The collectives of one
@@ -15,6 +17,12 @@ hk_status hk_run_group(const hk_call *calls, size_t n);
  * rank's core in a round-robin distribution. The thread is not pinned there. The kernel rarely moves threads that yield
  * to each other: if three of four ranks woke up on one of two cores after the init, they would stay there. */
 void hk_run_spread(ncclComm_t c);
+
+/* ---- choose.c ---- */
+/* Writes the plan and the launch arguments of a collective; both are valid until the next call of the same
+ * collective. */
+hk_status hk_choose(ncclComm_t c, const hk_call *op, const struct hk_plan **plan, const struct hk_launch **launch);
+hk_status hk_choose_scratch(ncclComm_t c, size_t bytes, void **out);
 
 /* ---- ended.c ---- */
 /* An operation ended with `rc`. This rank found the cause (in a message, a link or its own memory), or another rank

@@ -9,7 +9,6 @@
 #include "../decide/outlines.h"
 #include "../decide/overrides.h"
 #include "../program/layout.h"
-#include "choose.h"
 #include "tuner.h"
 
 enum { CLASSES = HK_COLL_COUNT * HK_SIZE_CLASSES };

@@ -71,5 +71,6 @@ uint64_t hk_selection_programs(ncclComm_t c);                            /* the 
 const struct hk_algorithm *const *hk_selection_algorithms(ncclComm_t c); /* all that may be chosen, ended by NULL */
 /* Limits later calls of the collective to these algorithms: bit i is entry i of the registry. */
 void hk_selection_only(ncclComm_t c, int coll, uint32_t algorithms);
+void hk_choices_forget(ncclComm_t c);     /* choose.c: forgets the choices of earlier calls; their plans stay */
 hk_status hk_selection_new(ncclComm_t c); /* c->selection */
 void hk_selection_free(ncclComm_t c);     /* after the backend's detach */

@@ -14,7 +14,7 @@
 #include "../../src/failure/watch.h"
 #include "../../src/kernels/exec.h"
 #include "../../src/program/cursor.h"
-#include "../../src/run/choose.h"
+#include "../../src/run/run.h"
 #include "../support/ranks.h"
 #include "../support/suite.h"
 

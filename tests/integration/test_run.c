@@ -19,7 +19,7 @@
 #include "../../src/failure/publish.h"
 #include "../../src/failure/watch.h"
 #include "../../src/kernels/exec.h"
-#include "../../src/run/choose.h"
+#include "../../src/run/run.h"
 #include "../support/ranks.h"
 #include "../support/scratch.h"
 #include "../support/suite.h"

@@ -20,7 +20,7 @@
 #include "../../src/failure/publish.h"
 #include "../../src/failure/watch.h"
 #include "../../src/kernels/exec.h"
-#include "../../src/run/choose.h"
+#include "../../src/run/run.h"
 #include "../../src/transport/peer.h"
 #include "../../src/transport/transport.h"
 #include "../support/ranks.h"

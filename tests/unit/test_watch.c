@@ -10,7 +10,7 @@
 #include "../../src/core/comm.h"
 #include "../../src/failure/publish.h"
 #include "../../src/failure/watch.h"
-#include "../../src/run/choose.h"
+#include "../../src/run/run.h"
 #include "../../src/transport/status_page.h"
 #include "../support/suite.h"
 
