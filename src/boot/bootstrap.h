@@ -43,9 +43,9 @@ typedef struct hk_bootstrap_options {
   const struct hk_settings *settings;
   const hk_wait_env *wait; /* for the blocking calls below; outlives the bootstrap */
   struct hk_service *service;
-  /* Runs on the service thread, or on one that asked for a lost link, once for each kind of event and rank that it is about (verdicts: for each rank that
-   * reports one; lost links: for each that takes precedence over those before). The event is also passed on to the
-   * neighbours. */
+  /* Runs on the service thread, or on one that asked for a lost link, once for each kind of event and rank that it is
+   * about (verdicts: for each rank that reports one; lost links: for each that takes precedence over those before). The
+   * event is also passed on to the neighbours. */
   void (*on_event)(void *arg, const hk_event *event);
   /* Fills in what this rank does, for ranks that ask. Runs on the listener's thread, or on another rank's thread of
    * this process: it reads atomics and never blocks. What it does not set stays zero (waits_for: -1). NULL:

@@ -158,8 +158,6 @@ hk_status hk_overlay_await(hk_overlay_link *l, hk_frame_type type, uint64_t seq,
 /* ---- overlay_dial.c ---- */
 /* A hello from this rank to `to` of the same communicator; the nonce is not set. */
 hk_hello hk_overlay_hello(const hk_bootstrap *b, hk_hello_kind kind, int to);
-/* Adds the contact's addresses to those of `d`. */
-void hk_overlay_addresses(const hk_bootstrap *b, const hk_contact *c, hk_dialing *d);
 /* Connects to a rank's listener: sends `h` with a new nonce. `at` (may be NULL) is tried first. */
 hk_status hk_overlay_dial(hk_bootstrap *b, hk_hello *h, const hk_addr *at, const hk_wait_env *env, const char *advice,
                           int *fd);
@@ -196,8 +194,8 @@ hk_status hk_report_check(void *bootstrap, uint64_t waited_ns);
 /* True if the bootstrap's collectives can still complete after the event. A rank that waits in one learns of it in
  * another way, or need not. */
 bool hk_event_is_notice(const hk_event *e);
-/* On the service thread, or on one that asks for a lost link: processes an event. `from`: the link over which it arrived
- * or whose end caused it; NULL: an event of this rank. */
+/* On the service thread, or on one that asks for a lost link: processes an event. `from`: the link over which it
+ * arrived or whose end caused it; NULL: an event of this rank. */
 void hk_event_received(hk_bootstrap *b, const hk_event *event, const hk_overlay_link *from);
 void hk_event_encode(uint8_t out[HK_EVENT_BYTES], const hk_event *e); /* all but the text, which follows */
 bool hk_event_decode(hk_event *event, const uint8_t *in, size_t bytes, int nranks);

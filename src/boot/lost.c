@@ -80,8 +80,7 @@ bool hk_lost_begin(hk_overlay_link *l, const hk_event *dead) {
   *q = (hk_lost){.link = l, .dead = *dead};
   pthread_mutex_lock(&b->lock);
   /* A child has all contacts from the start. */
-  bool known = (b->known || b->parent) && !l->lost &&
-               hk_contact_decode(&q->contact, hk_contact_of(b, l->rank));
+  bool known = (b->known || b->parent) && !l->lost && hk_contact_decode(&q->contact, hk_contact_of(b, l->rank));
   if (known) {
     q->hello = hk_overlay_hello(b, HK_HELLO_ASK, l->rank);
     known = hk_random(q->hello.nonce, sizeof q->hello.nonce) == HK_OK &&

@@ -30,7 +30,8 @@ static void dial_scopes(const hk_bootstrap *b, hk_addr a, hk_dialing *d) {
   if (d->n == before) d->at[d->n++] = a; /* the peer may be on this host */
 }
 
-void hk_overlay_addresses(const hk_bootstrap *b, const hk_contact *c, hk_dialing *d) {
+/* Adds the contact's addresses to those of `d`. */
+static void overlay_dial_add(const hk_bootstrap *b, const hk_contact *c, hk_dialing *d) {
   for (uint32_t i = 0; i < c->n; i++) {
     if (d->n && hk_addr_equal(&c->at[i], &d->at[0])) continue;
     if (c->at[i].sa.sa_family == AF_INET6 && hk_addr_is_link_local(&c->at[i]))
@@ -61,7 +62,7 @@ hk_status hk_overlay_dial(hk_bootstrap *b, hk_hello *h, const hk_addr *at, const
     d.at[d.n] = *at;
     hk_addr_set_port(&d.at[d.n++], hk_addr_port(&c.at[0]));
   }
-  hk_overlay_addresses(b, &c, &d);
+  overlay_dial_add(b, &c, &d);
   return hk_boot_dial(&d, fd);
 }
 
@@ -74,7 +75,7 @@ hk_probe hk_overlay_probe(hk_bootstrap *b, const hk_contact *c, const hk_hello *
                   .whom = "the rank",
                   .advice = "",
                   .wait = &env};
-  hk_overlay_addresses(b, c, &d);
+  overlay_dial_add(b, c, &d);
   if (d.n > most) d.n = most;
   return hk_boot_probe(&d, ack, activity, HK_ACTIVITY_BYTES);
 }

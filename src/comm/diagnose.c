@@ -70,7 +70,8 @@ void hk_diagnosis_end(hk_diagnosis *d, const char *name) {
   *d = (hk_diagnosis){0};
 }
 
-const char *hk_diagnosis_ranks(const hk_diagnosis *d, const bool *is, char *text, size_t bytes) {
+/* "{0,1,2,...} (N=20)": the ranks for which is[] is set. */
+static const char *diagnose_ranks(const hk_diagnosis *d, const bool *is, char *text, size_t bytes) {
   int n = 0;
   size_t used = (size_t)snprintf(text, bytes, "{");
   for (int r = 0; r < d->comm->nranks; r++) {
@@ -140,7 +141,7 @@ static bool diagnose_groups(hk_diagnosis *d, const diagnose_fact *facts, const c
     }
     if (earlier) continue;
     hk_diagnosis_say(d, HK_DIAGNOSIS_INFO, "%s%s on rank(s) %s", what, common,
-                     hk_diagnosis_ranks(d, is, ranks, sizeof ranks));
+                     diagnose_ranks(d, is, ranks, sizeof ranks));
   }
   return differs;
 }
@@ -182,7 +183,7 @@ static void diagnose_inactive(hk_diagnosis *d, const diagnose_fact *facts, bool 
   }
   if (any)
     hk_diagnosis_say(d, HK_DIAGNOSIS_INFO, "NVLink: inactive link(s) on rank(s) %s",
-                     hk_diagnosis_ranks(d, is, ranks, sizeof ranks));
+                     diagnose_ranks(d, is, ranks, sizeof ranks));
 }
 
 static void diagnose_ecc(hk_diagnosis *d, const diagnose_fact *facts, bool *is) {
@@ -203,15 +204,15 @@ static void diagnose_ecc(hk_diagnosis *d, const diagnose_fact *facts, bool *is) 
   for (int r = 0; r < n; r++) is[r] = facts[r].device.uncorrected != 0;
   if (worst[0])
     hk_diagnosis_say(d, HK_DIAGNOSIS_INFO, "ECC: uncorrected volatile errors on rank(s) %s (worst=%llu)",
-                     hk_diagnosis_ranks(d, is, ranks, sizeof ranks), (unsigned long long)worst[0]);
+                     diagnose_ranks(d, is, ranks, sizeof ranks), (unsigned long long)worst[0]);
   else
     hk_diagnosis_say(d, known == n ? HK_DIAGNOSIS_OK : HK_DIAGNOSIS_INFO,
                      "ECC: no uncorrected volatile errors across %d of %d ranks", known, n);
   for (int r = 0; r < n; r++) is[r] = threshold > 0 && facts[r].device.corrected >= (uint64_t)threshold;
   if (threshold > 0 && worst[1] >= (uint64_t)threshold)
-    hk_diagnosis_say(
-        d, HK_DIAGNOSIS_INFO, "ECC: corrected volatile errors at or above threshold %lld on rank(s) %s (worst=%llu)",
-        (long long)threshold, hk_diagnosis_ranks(d, is, ranks, sizeof ranks), (unsigned long long)worst[1]);
+    hk_diagnosis_say(d, HK_DIAGNOSIS_INFO,
+                     "ECC: corrected volatile errors at or above threshold %lld on rank(s) %s (worst=%llu)",
+                     (long long)threshold, diagnose_ranks(d, is, ranks, sizeof ranks), (unsigned long long)worst[1]);
 }
 
 /* Only the first rank of each host reads its log. */

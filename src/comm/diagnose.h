@@ -39,5 +39,3 @@ __attribute__((format(printf, 3, 4))) void hk_diagnosis_say(hk_diagnosis *d, hk_
                                                             ...);
 /* Writes it out as a whole; `name`: "RAS diagnostics". */
 void hk_diagnosis_end(hk_diagnosis *d, const char *name);
-/* "{0,1,2,...} (N=20)": the ranks for which is[] is set. */
-const char *hk_diagnosis_ranks(const hk_diagnosis *d, const bool *is, char *text, size_t bytes);

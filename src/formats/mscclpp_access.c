@@ -6,7 +6,8 @@
 #include "../base/array.h"
 #include "mscclpp_run.h"
 
-int hk_mscclpp_block_of(const hk_mscclpp_state *x, int op) {
+/* The thread block that has this operation. */
+static int mscclpp_access_block(const hk_mscclpp_state *x, int op) {
   int low = 0, high = x->f->nblocks;
   while (high - low > 1) {
     const int middle = (low + high) / 2;
@@ -19,11 +20,11 @@ int hk_mscclpp_block_of(const hk_mscclpp_state *x, int op) {
 }
 
 uint16_t hk_mscclpp_tick(const hk_mscclpp_state *x, int op) {
-  return (uint16_t)(op - x->f->blocks[hk_mscclpp_block_of(x, op)].first + 2);
+  return (uint16_t)(op - x->f->blocks[mscclpp_access_block(x, op)].first + 2);
 }
 
 static const char *access_describe(const hk_mscclpp_state *x, int op, char *text, size_t room) {
-  const hk_mscclpp_block *b = &x->f->blocks[hk_mscclpp_block_of(x, op)];
+  const hk_mscclpp_block *b = &x->f->blocks[mscclpp_access_block(x, op)];
   snprintf(text, room, "gpu %d, threadblock %d, op %d (%s)", b->gpu, b->id, x->f->ops[op].number,
            hk_mscclpp_name(&x->f->ops[op]));
   return text;
@@ -106,7 +107,7 @@ int hk_mscclpp_snapshot(hk_mscclpp_state *x, int block, uint16_t own) {
 }
 
 bool hk_mscclpp_ordered(const hk_mscclpp_state *x, const uint16_t *clock, int block, int before) {
-  const int other = hk_mscclpp_block_of(x, before);
+  const int other = mscclpp_access_block(x, before);
   return other == block || clock[other] >= hk_mscclpp_tick(x, before);
 }
 
@@ -122,7 +123,7 @@ static bool access_has_begun(const hk_mscclpp_state *x, const uint16_t *clock, i
 bool hk_mscclpp_unordered(hk_mscclpp_state *x, int op, bool writes, const hk_mscclpp_buffer *b, int chunk, int other,
                           bool other_writes) {
   char name[80], who[80];
-  const int block = hk_mscclpp_block_of(x, op);
+  const int block = mscclpp_access_block(x, op);
   const bool got = hk_mscclpp_ordered(x, hk_mscclpp_clock(x->got, x, block), block, other);
   return hk_mscclpp_wrong(
       x, op, "%s %s, which %s %s: %s", writes ? "writes" : "reads",
@@ -136,7 +137,7 @@ bool hk_mscclpp_unordered(hk_mscclpp_state *x, int op, bool writes, const hk_msc
 static bool access_begun(hk_mscclpp_state *x, int op, bool writes, const uint16_t *clock, const hk_mscclpp_buffer *b,
                          int chunk) {
   char name[80];
-  const int gpu = x->f->blocks[hk_mscclpp_block_of(x, op)].gpu;
+  const int gpu = x->f->blocks[mscclpp_access_block(x, op)].gpu;
   if (b->rank == gpu || b->space > HK_MSCCLPP_OUT || access_has_begun(x, clock, b->rank)) return true;
   return hk_mscclpp_wrong(x, op, "%s %s before anything shows that gpu %d has begun; wait for a signal of it first",
                           writes ? "writes" : "reads", hk_mscclpp_place_name(x, b, chunk, name, sizeof name), b->rank);
@@ -161,7 +162,7 @@ static bool access_overlap(hk_mscclpp_state *x, int op, const hk_mscclpp_buffer 
 bool hk_mscclpp_access_read(hk_mscclpp_state *x, int op, const uint16_t *clock, const hk_mscclpp_buffer *b, int chunk,
                             hk_trace_value *v) {
   char name[80];
-  const int block = hk_mscclpp_block_of(x, op);
+  const int block = mscclpp_access_block(x, op);
   hk_mscclpp_cell *c = hk_mscclpp_cell_at(x, b->rank, hk_mscclpp_place_of(x, b, chunk));
   if (b->space >= HK_MSCCLPP_SCRATCH && !access_overlap(x, op, b, chunk)) return false;
   if (!c->data.ranks)
@@ -172,7 +173,7 @@ bool hk_mscclpp_access_read(hk_mscclpp_state *x, int op, const uint16_t *clock, 
   if (c->writer < 0 && !access_begun(x, op, false, clock, b, chunk)) return false;
   *v = c->data;
   for (int *at = &c->readers; *at >= 0; at = &x->readers[*at].next)
-    if (hk_mscclpp_block_of(x, x->readers[*at].op) == block) {
+    if (mscclpp_access_block(x, x->readers[*at].op) == block) {
       x->readers[*at].op = op;
       return true;
     }
@@ -185,7 +186,7 @@ bool hk_mscclpp_access_read(hk_mscclpp_state *x, int op, const uint16_t *clock, 
 bool hk_mscclpp_access_write(hk_mscclpp_state *x, int op, const uint16_t *clock, const hk_mscclpp_buffer *b, int chunk,
                              const hk_trace_value *v) {
   char name[80];
-  const int block = hk_mscclpp_block_of(x, op), place = hk_mscclpp_place_of(x, b, chunk),
+  const int block = mscclpp_access_block(x, op), place = hk_mscclpp_place_of(x, b, chunk),
             out = hk_mscclpp_begin(x->f, HK_MSCCLPP_OUT);
   hk_mscclpp_cell *c = hk_mscclpp_cell_at(x, b->rank, place);
   if (b->space >= HK_MSCCLPP_SCRATCH && !access_overlap(x, op, b, chunk)) return false;

@@ -43,8 +43,6 @@ typedef struct hk_mscclpp_state {
   bool no_memory, wrong;
 } hk_mscclpp_state;
 
-/* The thread block that has this operation. */
-int hk_mscclpp_block_of(const hk_mscclpp_state *x, int op);
 /* The number of an operation in the clocks; 1 is the beginning of its thread block. */
 uint16_t hk_mscclpp_tick(const hk_mscclpp_state *x, int op);
 /* Says it of the operation; returns false. */

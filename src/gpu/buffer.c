@@ -211,8 +211,7 @@ hk_status hk_gpu_buffer_add(ncclComm_t c, void *base, size_t bytes, bool symmetr
   if (v) v->opened = calloc(n, sizeof *v->opened);
   if (v) v->theirs = calloc(n, sizeof *v->theirs);
   if (!v || !v->seen || !v->opened || !v->theirs) {
-    if (v) buffer_free_lists(v);
-    free(v);
+    if (v) buffer_free_view(v);
     return HK_FAIL_ERRNO("no memory for a registration");
   }
   v->begin = (uintptr_t)base;
@@ -267,8 +266,7 @@ void hk_gpu_buffers_free_late(hk_gpu_process_group *w) {
     w->late = v->next;
     for (int r = 0; r < w->nranks; r++)
       if (v->opened[r].base) (void)w->devices[r]->ops->memory->release(w->devices[r], &v->opened[r]);
-    buffer_free_lists(v);
-    free(v);
+    buffer_free_view(v);
   }
 }
 
@@ -331,17 +329,13 @@ out:
 
 hk_status hk_gpu_buffers_of(ncclComm_t c, const hk_call *call, const int64_t **in, const int64_t **out) {
   hk_coll coll = (hk_coll)call->coll;
-  const hk_blocks *b = call->blocks;
-  size_t bytes = call->count * hk_dtype_size((hk_dtype)call->dtype);
-  size_t in_bytes = b ? b->in_end : bytes * (size_t)hk_coll_in_blocks(coll, c->nranks);
-  size_t out_bytes = b ? b->out_end : bytes * (size_t)hk_coll_out_blocks(coll, c->nranks);
   hk_gpu_buffer *v;
   if (hk_coll_has_input(coll, c->rank, call->root)) {
-    HK_OR_RETURN(buffer_find(c, call->in, in_bytes, false, &v));
+    HK_OR_RETURN(buffer_find(c, call->in, hk_call_in_bytes(call), false, &v));
     *in = v ? v->table : NULL;
   }
   if (hk_coll_has_output(coll, c->rank, call->root)) {
-    HK_OR_RETURN(buffer_find(c, call->out, out_bytes, false, &v));
+    HK_OR_RETURN(buffer_find(c, call->out, hk_call_out_bytes(call), false, &v));
     *out = v ? v->table : NULL;
   }
   return HK_OK;

@@ -21,14 +21,11 @@ hk_status hk_gpu_check_options(const hk_call *call, const char *who) {
 static hk_status check_buffers(const hk_call *call) {
   hk_status rc = HK_OK;
   ncclComm_t c = call->comm;
-  const hk_blocks *b = call->blocks;
   size_t bytes = call->count * hk_dtype_size((hk_dtype)call->dtype);
   bool in = call->p2p ? call->p2p == HK_P2P_SEND || call->p2p == HK_P2P_PUT
                       : hk_coll_has_input((hk_coll)call->coll, c->rank, call->root);
   bool out = call->p2p ? call->p2p == HK_P2P_RECV : hk_coll_has_output((hk_coll)call->coll, c->rank, call->root);
-  size_t n_in = call->p2p ? 1 : (size_t)hk_coll_in_blocks((hk_coll)call->coll, c->nranks);
-  size_t n_out = call->p2p ? 1 : (size_t)hk_coll_out_blocks((hk_coll)call->coll, c->nranks);
-  size_t in_bytes = b ? b->in_end : bytes * n_in, out_bytes = b ? b->out_end : bytes * n_out;
+  size_t in_bytes = call->p2p ? bytes : hk_call_in_bytes(call), out_bytes = call->p2p ? bytes : hk_call_out_bytes(call);
   if (in && in_bytes) HK_TRY(hk_gpu_check_pointer(c, "sendbuff", call->in, in_bytes), out);
   if (out && out_bytes) HK_TRY(hk_gpu_check_pointer(c, "recvbuff", call->out, out_bytes), out);
   if (bytes == 0) return HK_OK;

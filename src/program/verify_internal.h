@@ -223,8 +223,6 @@ static inline unsigned hk_out_blocks_of(const hk_verifier *v, int rank) {
 static inline hk_place *hk_place_at(const hk_verifier *v, const hk_thread *t, unsigned block) {
   return &v->places[v->first_place[t->rank] + t->at.offset * hk_out_blocks_of(v, t->rank) + block];
 }
-/* The output block that is the same memory as an input block in place; -1: none. */
-int hk_alias_of_input(const hk_verifier *v, int rank, unsigned block);
 
 /* ---- lengths of an uneven collective ----
  * A length is identified by the input block that has it: by its number if the collective reduces (all ranks have equal

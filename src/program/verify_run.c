@@ -3,7 +3,8 @@
  * verify_hazard.c) properly ordered output blocks, so the result for this schedule holds for all schedules. */
 #include "verify_internal.h"
 
-int hk_alias_of_input(const hk_verifier *v, int rank, unsigned block) {
+/* The output block that is the same memory as an input block in place; -1: none. */
+static int verify_run_alias(const hk_verifier *v, int rank, unsigned block) {
   const hk_program *p = v->programs[rank];
   return v->options.in_place ? hk_program_alias(p, rank, (int)block) : -1;
 }
@@ -187,7 +188,7 @@ static hk_status verify_run_receive(const step *s, const hk_operand *o, hk_value
 
 static hk_status verify_run_read_input(const step *s, unsigned block, hk_value *out) {
   hk_verifier *v = s->v;
-  int alias = hk_alias_of_input(v, s->t->rank, block);
+  int alias = verify_run_alias(v, s->t->rank, block);
   if (alias >= 0) {
     hk_place *place = hk_place_at(v, s->t, (unsigned)alias);
     char text[HK_EVENT_TEXT];
@@ -291,7 +292,7 @@ static hk_status verify_run_reduce(const step *s, hk_value *result) {
  * nothing. */
 static bool verify_run_is_self_copy(const step *s, unsigned block) {
   if (s->v->reduces || s->i->nsrc != 1 || s->src->space != HK_IN) return false;
-  return hk_alias_of_input(s->v, s->t->rank, verify_run_block_of(s, s->src)) == (int)block;
+  return verify_run_alias(s->v, s->t->rank, verify_run_block_of(s, s->src)) == (int)block;
 }
 
 static hk_status verify_run_write_output(const step *s, unsigned block, hk_value x) {
@@ -380,7 +381,7 @@ static hk_status verify_run_send(const step *s, const hk_operand *o, hk_value x)
 static hk_place *verify_run_place_of(const step *s, const hk_operand *o, unsigned *block) {
   *block = verify_run_block_of(s, o);
   if (o->space == HK_IN) {
-    int alias = hk_alias_of_input(s->v, s->t->rank, *block);
+    int alias = verify_run_alias(s->v, s->t->rank, *block);
     if (alias < 0) return NULL;
     *block = (unsigned)alias;
   }

@@ -77,20 +77,18 @@ static void stream_set_modes(uint32_t modes) { (void)modes; }
 
 /* ---- turns ---- */
 
-void hk_turn_take(ncclComm_t c, uint64_t *turn) { *turn = atomic_fetch_add(&c->order.issued, 1); }
-
 hk_status hk_turn_wait(ncclComm_t c, uint64_t turn) {
   hk_wait_env env = c->wait;
   hk_waiter w;
   env.check = NULL; /* the previous call, on its own thread, checks that itself */
   hk_wait_begin(&w, &env);
-  /* acquire: pairs with the release in hk_turn_over; the previous batch's work on the links is complete */
+  /* acquire: pairs with the release in stream_turn_over; the previous batch's work on the links is complete */
   while (atomic_load_explicit(&c->order.served, memory_order_acquire) < turn)
     if (hk_wait_pause(&w) != HK_OK) return hk_failure_resolve(c, NULL);
   return HK_OK;
 }
 
-void hk_turn_over(ncclComm_t c) { atomic_fetch_add_explicit(&c->order.served, 1, memory_order_release); }
+static void stream_turn_over(ncclComm_t c) { atomic_fetch_add_explicit(&c->order.served, 1, memory_order_release); }
 
 static hk_status run_batch(batch *b) {
   hk_status rc = HK_OK;
@@ -98,7 +96,7 @@ static hk_status run_batch(batch *b) {
     if (b->turns[i] != UINT64_MAX) rc = hk_turn_wait(b->calls[i].comm, b->turns[i]);
   if (rc == HK_OK) rc = b->n == 1 ? hk_run_one(b->calls) : hk_run_group(b->calls, b->n);
   for (size_t i = 0; i < b->n; i++) {
-    if (b->turns[i] != UINT64_MAX) hk_turn_over(b->calls[i].comm);
+    if (b->turns[i] != UINT64_MAX) stream_turn_over(b->calls[i].comm);
     atomic_fetch_sub(&b->calls[i].comm->health.inside, 1);
     hk_call_hold(&b->calls[i], -1);
   }
@@ -248,7 +246,7 @@ hk_status hk_stream_enqueue(cudaStream_t stream, const hk_call *calls, size_t n)
     bool first = true; /* one turn for each communicator and batch, taken for its first call */
     for (size_t k = 0; k < i && first; k++) first = calls[k].comm != calls[i].comm;
     b->turns[i] = UINT64_MAX;
-    if (first) hk_turn_take(calls[i].comm, &b->turns[i]);
+    if (first) b->turns[i] = atomic_fetch_add(&calls[i].comm->order.issued, 1);
     atomic_fetch_add(&calls[i].comm->health.inside, 1);
     hk_call_hold(&calls[i], 1);
   }

@@ -21,8 +21,5 @@ hk_status hk_stream_check(cudaStream_t stream, const char *who);
 void hk_stream_hold(cudaStream_t stream, int by);
 /* hocketStreamDestroy. HK_ERR_USAGE if an open group has calls for the stream. */
 hk_status hk_stream_destroy(hocketStream_t stream);
-/* hk_turn_take gives out turns of a communicator, in the order of the calls to it. hk_turn_wait waits for a turn, and
- * hk_turn_over ends it. */
-void hk_turn_take(ncclComm_t c, uint64_t *turn);
+/* A communicator's batches have turns, in the order of the calls to it. Waits until those before `turn` are over. */
 hk_status hk_turn_wait(ncclComm_t c, uint64_t turn);
-void hk_turn_over(ncclComm_t c);

@@ -138,7 +138,7 @@ HK_EXPORT ncclResult_t hocketCommProbe(ncclComm_t comm, int peer, int *waits) {
     return (ncclResult_t)HK_FAIL(HK_ERR_ARGUMENT,
                                  "hocketCommProbe: peer %d, waits %p: it wants another one of %d ranks and host memory",
                                  peer, (void *)waits, comm->nranks);
-  /* acquire: pairs with hk_turn_over; what the last batch on a stream did to the links is complete */
+  /* acquire: pairs with stream_turn_over; what the last batch on a stream did to the links is complete */
   if (atomic_load_explicit(&comm->order.served, memory_order_acquire) == atomic_load(&comm->order.issued))
     rc = undelivered_probe(comm, peer, &found);
   *waits = found;

@@ -58,7 +58,7 @@ hk_status hk_net_at(hk_net *n, hk_sim_event *e, double at) {
   return HK_OK;
 }
 
-void hk_net_cancel(hk_net *n, hk_sim_event *e) {
+static void flow_cancel(hk_net *n, hk_sim_event *e) {
   if (!e->place) return;
   uint32_t i = e->place - 1;
   hk_sim_event *last = n->heap[--n->nheap];
@@ -163,7 +163,7 @@ hk_status hk_flow_start(hk_net *n, hk_flow *f, double bytes, double limit) {
 }
 
 void hk_flow_stop(hk_net *n, hk_flow *f) {
-  hk_net_cancel(n, &f->end);
+  flow_cancel(n, &f->end);
   for (uint32_t i = 0; i < f->n; i++) {
     hk_flow_entry *e = &f->entries[i];
     hk_resource *r = &n->resources[e->resource];
@@ -335,6 +335,6 @@ hk_status hk_net_next(hk_net *n, hk_sim_event **out) {
   if (!n->nheap) return HK_OK;
   *out = n->heap[0];
   if ((*out)->at > n->now) n->now = (*out)->at;
-  hk_net_cancel(n, *out);
+  flow_cancel(n, *out);
   return HK_OK;
 }

@@ -91,7 +91,6 @@ void hk_flow_stop(hk_net *n, hk_flow *f);
 
 /* An event of another kind, at a time not before now. If it is in the heap already, it is moved. */
 hk_status hk_net_at(hk_net *n, hk_sim_event *e, double at);
-void hk_net_cancel(hk_net *n, hk_sim_event *e);
 /* Computes the rates that changed, then takes the next event out of the heap and sets the clock; NULL: there are no
  * more events. */
 hk_status hk_net_next(hk_net *n, hk_sim_event **out);

@@ -162,8 +162,6 @@ static inline hk_side *hk_lane_side(const hk_sim *s, const hk_lane_state *t, con
 static inline size_t hk_lane_bytes(const hk_sim *s, const hk_lane_state *t) {
   return hk_cursor_bytes(&t->at, t->program, &t->instrs[t->at.pc], hk_lane_operands(t), &s->sizes);
 }
-/* True if the instruction sends references on links inside the host. */
-bool hk_step_refers(const hk_sim *s, const hk_lane_state *t, size_t bytes);
 /* The lane's time for the instruction, in microseconds, before its data moves. */
 double hk_step_us(const hk_sim *s, const hk_lane_state *t);
 /* Sets the flow's uses and returns its highest rate; 0: nothing moves. */

@@ -8,7 +8,8 @@
 #include "model.h"
 #include "run.h"
 
-bool hk_step_refers(const hk_sim *s, const hk_lane_state *t, size_t bytes) {
+/* True if the instruction sends references on links inside the host. */
+static bool step_refers(const hk_sim *s, const hk_lane_state *t, size_t bytes) {
   const hk_instr *i = &t->instrs[t->at.pc];
   const hk_operand *o = hk_lane_operands(t);
   if (s->gpu) return (i->flags & (HK_INSTR_IN_SWITCH | HK_INSTR_COPY)) == HK_INSTR_IN_SWITCH;
@@ -150,7 +151,7 @@ hk_status hk_step_uses(hk_sim *s, hk_lane_state *t, size_t bytes, double *limit)
   const hk_operand *o = hk_lane_operands(t);
   work w = {.s = s, .t = t, .f = &t->flow};
   hk_flow_reset(&t->flow);
-  t->refers = hk_step_refers(s, t, bytes);
+  t->refers = step_refers(s, t, bytes);
   if (!s->gpu) return step_cpu_uses(&w, i, o, t->refers, limit);
   if (t->refers && step_hands_over(&w, i, o)) { /* the switch will read it */
     *limit = 0;

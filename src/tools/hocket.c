@@ -19,7 +19,7 @@ static const hk_tool *const listed[] = {
 
 const hk_tool *hk_tool_at(int i) { return (size_t)i < HK_ARRAY_LENGTH(listed) ? listed[i] : NULL; }
 
-const hk_tool *hk_tool_by_name(const char *name) {
+static const hk_tool *hocket_tool(const char *name) {
   const hk_tool *t;
   for (int i = 0; (t = hk_tool_at(i)); i++)
     if (!strcmp(t->name, name)) return t;
@@ -43,7 +43,7 @@ static int hocket_unknown(const char *name) {
 static int hocket_help(int argc, char **argv) {
   bool man = argc > 1 && !strcmp(argv[1], "--man");
   argc -= man, argv += man;
-  const hk_tool *t = argc > 1 ? hk_tool_by_name(argv[1]) : NULL;
+  const hk_tool *t = argc > 1 ? hocket_tool(argv[1]) : NULL;
   if (argc > 1 && !strcmp(argv[1], "machine")) return hk_synth_help(stdout), HK_EXIT_OK;
   if (argc > 1 && !t && strcmp(argv[1], "hocket") != 0) return hocket_unknown(argv[1]);
   if (argc > 2 && t && hk_tool_part(t, argv[2])) t = hk_tool_part(t, argv[2]);
@@ -69,14 +69,14 @@ static bool hocket_is_ncclras(const char *path) {
 static int hocket_start(int argc, char **argv) {
   const char *name = argc > 1 ? argv[1] : NULL;
   if (argc && hocket_is_ncclras(argv[0]))
-    return name && !strcmp(name, "--version") ? hocket_version() : hk_tool_start(hk_tool_by_name("ras"), argc, argv);
+    return name && !strcmp(name, "--version") ? hocket_version() : hk_tool_start(hocket_tool("ras"), argc, argv);
   if (!name) {
     hk_help_first(stderr);
     return HK_EXIT_TROUBLE;
   }
   if (!strcmp(name, "help") || !strcmp(name, "--help") || !strcmp(name, "-h")) return hocket_help(argc - 1, argv + 1);
   if (!strcmp(name, "--version") || !strcmp(name, "-V")) return hocket_version();
-  const hk_tool *t = hk_tool_by_name(name);
+  const hk_tool *t = hocket_tool(name);
   return t ? hk_tool_start(t, argc - 1, argv + 1) : hocket_unknown(name);
 }
 

@@ -271,11 +271,12 @@ static int options_read_line(const hk_tool *t, int argc, char **argv, void *into
   return HK_EXIT_TROUBLE;
 }
 
-const char *hk_tool_part_name(const hk_tool *part) { return strchr(part->name, ' ') + 1; }
+/* "check" of "program check". */
+static const char *options_part_name(const hk_tool *part) { return strchr(part->name, ' ') + 1; }
 
 const hk_tool *hk_tool_part(const hk_tool *t, const char *name) {
   for (int i = 0; t->parts && t->parts[i]; i++)
-    if (!strcmp(hk_tool_part_name(t->parts[i]), name)) return t->parts[i];
+    if (!strcmp(options_part_name(t->parts[i]), name)) return t->parts[i];
   return NULL;
 }
 
@@ -289,7 +290,7 @@ static int options_start_part(const hk_tool *t, int argc, char **argv) {
   }
   const hk_tool *part = name ? hk_tool_part(t, name) : NULL;
   if (part) return hk_tool_start(part, argc - 1, argv + 1);
-  while (n < MOST_WORDS && t->parts[n]) names[n] = hk_tool_part_name(t->parts[n]), n++;
+  while (n < MOST_WORDS && t->parts[n]) names[n] = options_part_name(t->parts[n]), n++;
   if (!name)
     hk_tool_wrong("something is missing: hocket %s %s", t->name, t->usage);
   else if (*name == '-')

@@ -88,10 +88,8 @@ typedef struct hk_tool {
 
 /* The i-th command, NULL after the last. */
 const hk_tool *hk_tool_at(int i);
-const hk_tool *hk_tool_by_name(const char *name);
 /* The part "check" of "program", NULL if there is none. */
 const hk_tool *hk_tool_part(const hk_tool *t, const char *name);
-const char *hk_tool_part_name(const hk_tool *part); /* "check" */
 
 /* ---- for commands ---- */
 

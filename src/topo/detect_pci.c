@@ -108,7 +108,7 @@ static void detect_pci_read_link(hk_detect_scan *s, const char *name, const char
   if (!(*gts > 0 && *gts < 1000)) *gts = 0;
 }
 
-void hk_scan_pci_read(hk_detect_scan *s, int i) {
+static void detect_pci_read(hk_detect_scan *s, int i) {
   hk_pci_seen *p = &s->pci[i];
   char name[24];
   long long v;
@@ -179,7 +179,7 @@ static hk_status detect_pci_remark_slow(hk_detect_scan *s, const hk_pci_seen *p)
 
 /* GB/s of the link above a device; 0: unknown. */
 static float detect_pci_link_rate(hk_detect_scan *s, int i) {
-  hk_scan_pci_read(s, i);
+  detect_pci_read(s, i);
   const hk_pci_seen *p = &s->pci[i];
   float gts = detect_pci_sleeps(p) && p->info.max_gts > 0 ? p->info.max_gts : p->info.gts;
   return hk_pci_gbps(gts, p->info.width > 0 ? p->info.width : p->info.max_width);

@@ -12,7 +12,7 @@ typedef struct hk_pci_seen {
   int parent; /* index in hk_detect_scan.pci, -1: a root */
   int numa;   /* -1: unknown */
   uint32_t class_code, vendor;
-  hk_pci_info info;  /* complete once hk_scan_pci_read has run */
+  hk_pci_info info;  /* complete once the device has been read */
   uint64_t function; /* of a virtual function: the physical one's id; else 0 */
   bool read, kept, made_up;
   int branches;  /* children that lead to a kept device */
@@ -84,7 +84,6 @@ int hk_scan_hwloc_numa(hk_detect_scan *s, uint64_t bus_id);
 /* detect_pci.c */
 hk_status hk_scan_pci(hk_detect_scan *s);
 int hk_scan_pci_find(const hk_detect_scan *s, uint64_t id); /* -1: not found */
-void hk_scan_pci_read(hk_detect_scan *s, int i);
 /* Adds a device that sysfs does not show. */
 hk_status hk_scan_pci_invent(hk_detect_scan *s, uint64_t id, uint32_t class_code, int *out);
 /* Makes the node of a kept device, with its link to the parent and the bridges in between. */

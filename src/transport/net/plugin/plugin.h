@@ -242,8 +242,6 @@ hk_status hk_plugin_failed(hk_plugin_end *e, const char *doing, int code);
 hk_status hk_plugin_judge(hk_plugin_end *e, hk_status rc);
 /* Fails the end because the peer has gone. */
 hk_status hk_plugin_lost(hk_plugin_end *e);
-/* Receiver: listens, and sends the handles to the sender. Does nothing for a sender. */
-hk_status hk_plugin_listen(hk_plugin_end *e);
 hk_status hk_plugin_connect(hk_plugin_end *e); /* goes on with connecting; never blocks */
 /* False: the plugin has not returned from a call, and its thread still uses the end. */
 bool hk_plugin_disconnect(hk_plugin_end *e);

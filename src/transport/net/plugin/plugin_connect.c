@@ -134,7 +134,8 @@ static hk_status plugin_connect_open_lane(hk_plugin_lane *l, void (*call)(void *
   return hk_plugin_thread_call(&l->of->ctx->thread, l->of->ctx->env->wait, &l->opening);
 }
 
-hk_status hk_plugin_listen(hk_plugin_end *e) {
+/* Receiver: listens, and sends the handles to the sender. Does nothing for a sender. */
+static hk_status plugin_connect_listen(hk_plugin_end *e) {
   const hk_transport_env *env = e->ctx->env;
   if (e->sends) return HK_OK; /* the receiver begins */
   e->wire = (hk_plugin_wire){.magic = WIRE_MAGIC, .lanes = HK_PLUGIN_LANES, .apart = e->end->link->gpu != NULL};
@@ -169,7 +170,7 @@ static hk_status plugin_connect_exchange_handles(hk_plugin_end *e) {
   char answer;
   if (!e->sends) {
     /* Not when the end is opened: a plugin may keep resources for each thread, and this one makes all other calls. */
-    if (e->fd < 0) HK_OR_RETURN(hk_plugin_listen(e));
+    if (e->fd < 0) HK_OR_RETURN(plugin_connect_listen(e));
     HK_OR_RETURN(plugin_connect_read_some(e, &answer, 1));
     if (e->wire_got) plugin_connect_handles_exchanged(e);
     return HK_OK;
