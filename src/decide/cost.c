@@ -74,7 +74,6 @@ double hk_between_us_per_b(const hk_machine *m, const hk_outline *o) {
   return scattered ? m->between.mesh_us_per_b : m->team.overlap ? rings * ring + (1 - rings) * m->ports_us_per_b : ring;
 }
 
-static size_t cost_round_down(size_t bytes, size_t to) { return bytes / to * to; }
 /* The most that a wave may move of a block. */
 static size_t cost_largest_chunk(const hk_machine *m, const hk_outline *o) {
   const size_t fan = o->summary.fan ? o->summary.fan : 1, scratch = o->summary.scratch;
@@ -88,8 +87,7 @@ static size_t cost_largest_chunk(const hk_machine *m, const hk_outline *o) {
   if (scratch && most > SCRATCH_BYTES / scratch) most = SCRATCH_BYTES / scratch;
   if (most < TINY_CHUNK) most = TINY_CHUNK;
   if (most > m->slot_bytes) most = m->slot_bytes;
-  most = cost_round_down(most, ELEMENTS);
-  return most ? most : ELEMENTS;
+  return most < ELEMENTS ? ELEMENTS : most / ELEMENTS * ELEMENTS;
 }
 
 /* A pipeline of d ranks takes (d - 1 + block / c) steps of (a + c t): the best c is sqrt(block a / ((d - 1) t)). */

@@ -74,7 +74,6 @@ static inline const hk_kernels *reduce_level(void) {
 }
 
 const hk_kernels *hk_kernels_level(void) { return reduce_level(); }
-const char *hk_simd_name(void) { return reduce_level()->name; }
 
 bool hk_simd_select(const char *name) {
   const hk_kernels *k = reduce_named(name);

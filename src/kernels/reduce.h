@@ -44,9 +44,6 @@ enum {
 void hk_copy(void *dst, const void *src, size_t bytes, unsigned flags);
 /* One source to several destinations. */
 void hk_copy_to_all(void *const *dst, unsigned ndst, const void *src, size_t bytes, unsigned flags);
-/* "sse2", "avx2", "avx512", "neon", "scalar": the level that was chosen at run time; HOCKET_SIMD can select a lower
- * one. */
-const char *hk_simd_name(void);
 
 /* ---- moving: inline, so that the smallest messages cost a few nanoseconds ---- */
 

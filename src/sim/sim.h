@@ -18,7 +18,6 @@
 
 struct hk_algorithm; /* collectives/algorithm.h */
 struct hk_cluster;   /* topo/topo.h */
-struct hk_summary;   /* program/summary.h */
 
 enum {
   HK_SIM_EVENT_RANKS = 64,
@@ -86,10 +85,6 @@ void hk_simulator_free(hk_simulator *x); /* NULL is fine */
 int hk_simulator_ranks(const hk_simulator *x);
 /* Why the algorithm cannot run the collective on this cluster, in words that follow its name; NULL if it can. */
 const char *hk_simulator_cannot(const hk_simulator *x, const struct hk_algorithm *a, hk_coll coll);
-
-/* The summary of the algorithm's programs for the cluster's ranks, on the first ring order. */
-hk_status hk_simulator_summarize(struct hk_summary *out, const hk_simulator *x, const struct hk_algorithm *a,
-                                 hk_coll coll);
 
 /* Forgets the prices of an algorithm, before it is freed or changed. */
 void hk_simulator_forget(hk_simulator *x, const struct hk_algorithm *a);

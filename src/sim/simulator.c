@@ -4,7 +4,6 @@
 #include <stdlib.h>
 #include "../collectives/algorithm.h"
 #include "../decide/outlines.h"
-#include "../program/builder.h"
 #include "../program/layout.h"
 #include "../topo/paths.h"
 #include "../topo/search.h"
@@ -87,10 +86,4 @@ void hk_simulator_forget(hk_simulator *x, const hk_algorithm *a) { hk_outlines_f
 const char *hk_simulator_cannot(const hk_simulator *x, const hk_algorithm *a, hk_coll coll) {
   if (!(a->colls >> coll & 1u)) return "does not do this collective";
   return hk_algorithm_cannot(a, &x->machine.team, coll);
-}
-
-hk_status hk_simulator_summarize(hk_summary *out, const hk_simulator *x, const hk_algorithm *a, hk_coll coll) {
-  bool barred;
-  return hk_algorithm_summarize(out, a, &(hk_build){.coll = coll, .nranks = x->nranks, .layout = x->layout},
-                                x->machine.nslots, false, SIZE_MAX, &barred);
 }

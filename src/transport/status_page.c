@@ -1,13 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Publishing operations on status pages, reading them, and call checks: status_page.h. */
+/* Reading operations on status pages, and call checks: status_page.h. */
 #include "status_page.h"
 #include <string.h>
-
-void hk_status_page_publish(hk_status_page *b, const hk_status_page_op *op) {
-  uint64_t words[4];
-  memcpy(words, op, sizeof words);
-  hk_status_page_put(b, words[0], words[1], words[2], words[3]);
-}
 
 bool hk_status_page_read_at(const hk_status_page *b, uint64_t sequence, hk_status_page_op *out) {
   uint64_t words[4] = {sequence}, k = sequence % HK_STATUS_PAGE_ENTRIES;

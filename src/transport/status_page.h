@@ -43,10 +43,8 @@ typedef struct hk_status_page {
 } hk_status_page;
 _Static_assert(sizeof(hk_status_page) == (HK_STATUS_PAGE_ENTRIES / 2 + 5) * HK_CACHE_LINE, "two entries a cache line");
 
-/* Posts an operation. Sequences must rise by one. */
-void hk_status_page_publish(hk_status_page *b, const hk_status_page_op *op);
-/* The same for an operation as four words. Each call of the application does this, and to pack bytes into memory and
- * read them back as words would cost more than the rest. */
+/* Posts an operation, as the four words of a hk_status_page_op: each call of the application does this, and to pack
+ * bytes into memory and read them back as words would cost more than the rest. Sequences must rise by one. */
 static inline void hk_status_page_put(hk_status_page *b, uint64_t sequence, uint64_t w1, uint64_t w2, uint64_t w3) {
   uint64_t k = sequence % HK_STATUS_PAGE_ENTRIES;
   /* release, for all three: a reader that sees one of these words also sees the number of the entry posted before, and

@@ -19,9 +19,9 @@
 #include "../../src/failure/mismatch.h"
 #include "../../src/failure/precedence.h"
 #include "../../src/transport/shm/shm.h"
-#include "../../src/transport/status_page.h"
 #include "../support/process.h"
 #include "../support/ranks.h"
+#include "../support/status_page.h"
 #include "../support/suite.h"
 
 /* ---- the rule ---- */
@@ -135,7 +135,7 @@ TEST(claims) {
 TEST(board_history) {
   static hk_status_page b;
   hk_status_page_op op;
-  for (uint64_t k = 1; k <= 40; k++) hk_status_page_publish(&b, &(hk_status_page_op){.sequence = k, .count = 2 * k});
+  for (uint64_t k = 1; k <= 40; k++) status_page_publish(&b, &(hk_status_page_op){.sequence = k, .count = 2 * k});
   ck_assert(hk_status_page_read(&b, &op) && op.sequence == 40);
   for (uint64_t k = 40; k > 41 - HK_STATUS_PAGE_ENTRIES; k--)
     ck_assert(hk_status_page_read_at(&b, k, &op) && op.count == 2 * k);

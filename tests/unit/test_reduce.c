@@ -286,8 +286,8 @@ static void one_move(const operation *o, const hk_reducer *r, const shape *s) {
     for (size_t at = 0; at < bytes; at += size)
       expect(same(o->type, p + at, mem.expected + at),
              "%s %s %s: %u sources, %u destinations, %zu elements, fresh %d, in place %d, flags %u: element %zu",
-             hk_simd_name(), hk_dtype_name(o->type), hk_redop_name(o->op), s->nsrc, s->ndst, s->count, s->fresh,
-             s->in_place, s->flags, at / size);
+             hk_kernels_level()->name, hk_dtype_name(o->type), hk_redop_name(o->op), s->nsrc, s->ndst, s->count,
+             s->fresh, s->in_place, s->flags, at / size);
     if (d == 0) {
       expect(memcmp(before, p - PAD / 2, PAD / 2) == 0 && memcmp(after, p + bytes, PAD / 2) == 0, "bytes around dst 0");
       continue;
@@ -346,8 +346,10 @@ TEST_LOOP(every_small_value, LEVELS) {
       double v = ref_decode(t, code);
       uint32_t same_code = isinf(v) && formats[t].saturates ? ref_encode(t, v) : code;
       uint32_t double_code = ref_encode(t, 2 * v);
-      expect(same(t, out + code * size, &same_code), "%s %s: value %x changes", hk_simd_name(), hk_dtype_name(t), code);
-      expect(same(t, twice + code * size, &double_code), "%s %s: twice %x", hk_simd_name(), hk_dtype_name(t), code);
+      expect(same(t, out + code * size, &same_code), "%s %s: value %x changes", hk_kernels_level()->name,
+             hk_dtype_name(t), code);
+      expect(same(t, twice + code * size, &double_code), "%s %s: twice %x", hk_kernels_level()->name, hk_dtype_name(t),
+             code);
     }
   }
 }
@@ -366,8 +368,8 @@ TEST_LOOP(rounding_of_products, LEVELS) {
       scaled(t, factors[f], out, in, n * size);
       for (uint32_t code = 0; code < n; code++) {
         uint32_t expected = ref_encode(t, ref_decode(t, code) * factors[f]);
-        expect(same(t, out + code * size, &expected), "%s %s: %x times %g", hk_simd_name(), hk_dtype_name(t), code,
-               factors[f]);
+        expect(same(t, out + code * size, &expected), "%s %s: %x times %g", hk_kernels_level()->name, hk_dtype_name(t),
+               code, factors[f]);
       }
     }
   }
@@ -400,8 +402,8 @@ TEST_LOOP(rounding_of_sums, LEVELS) {
       for (uint32_t c = 0; c < n; c++) {
         double exact = (double)get(t, value_at + c * size).f32 + (double)get(t, part + c * size).f32;
         uint32_t expected = ref_encode(t, exact);
-        expect(same(t, out + c * size, &expected), "%s %s: %x + %g of the gap", hk_simd_name(), hk_dtype_name(t), c,
-               fractions[f & 3]);
+        expect(same(t, out + c * size, &expected), "%s %s: %x + %g of the gap", hk_kernels_level()->name,
+               hk_dtype_name(t), c, fractions[f & 3]);
       }
     }
   }

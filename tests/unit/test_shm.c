@@ -13,10 +13,10 @@
 #include "../../src/program/program.h"
 #include "../../src/transport/registry.h"
 #include "../../src/transport/shm/shm_socket.h"
-#include "../../src/transport/status_page.h"
 #include "../../src/transport/transport.h"
 #include "../support/process.h"
 #include "../support/shm_world.h"
+#include "../support/status_page.h"
 #include "../support/suite.h"
 
 static int count_maps(void) {
@@ -94,7 +94,7 @@ static void together(world_rank *r) {
   /* So is the board. */
   hk_status_page_op op = {.sequence = (uint64_t)r->env.rank + 1, .count = 77, .root = r->env.rank, .coll = 3}, seen;
   MUST(r->transport->host->status_page(r->state, r->env.rank));
-  hk_status_page_publish(r->transport->host->status_page(r->state, r->env.rank), &op);
+  status_page_publish(r->transport->host->status_page(r->state, r->env.rank), &op);
   world_barrier(r);
   for (int p = 0; p < r->env.nranks; p++)
     MUST(hk_status_page_read(r->transport->host->status_page(r->state, p), &seen) && seen.root == p &&
@@ -532,7 +532,7 @@ static _Atomic int board_stop;
 static void *post_board(void *arg) {
   (void)arg;
   for (uint64_t k = 1; !atomic_load(&board_stop); k++)
-    hk_status_page_publish(
+    status_page_publish(
         &board, &(hk_status_page_op){.sequence = k, .count = k * 3, .signature = (uint32_t)k * 5, .root = (int)k * 7});
   return NULL;
 }

@@ -7,7 +7,7 @@
 #include "../../src/program/builder.h"
 #include "../../src/program/layout.h"
 #include "../../src/program/summary.h"
-#include "../../src/sim/sim.h"
+#include "../../src/sim/simulator.h"
 #include "../../src/topo/synth.h"
 #include "../../src/topo/topo.h"
 #include "../support/suite.h"
@@ -30,7 +30,10 @@ static const struct {
 static void check_counts(const hk_simulator *x, const char *machine, const hk_algorithm *a, hk_coll coll) {
   hk_summary s;
   hk_sim_result r;
-  ck_assert_msg(hk_simulator_summarize(&s, x, a, coll) == HK_OK, "%s", hk_last_error());
+  bool barred;
+  const hk_build what = {.coll = coll, .nranks = x->nranks, .layout = x->layout};
+  ck_assert_msg(hk_algorithm_summarize(&s, a, &what, x->machine.nslots, false, SIZE_MAX, &barred) == HK_OK, "%s",
+                hk_last_error());
   hk_sim_options o = {.algorithm = a->name, .protocol = -1, .channels = 1, .chunk = CHUNK, .exact = true};
   ck_assert_msg(hk_sim_run(&r, x, coll, (size_t)s.blocks * CHUNK, &o) == HK_OK, "%s", hk_last_error());
   uint64_t is[] = {r.steps,

@@ -76,11 +76,6 @@ HK_DEVICE int hk_warp_any(int x) { return __any_sync(0xffffffffu, x); }
 
 /* Lets other threads run, for an unspecified time. */
 HK_DEVICE void hk_relax(void) {}
-HK_DEVICE uint64_t hk_clock_ns(void) {
-  uint64_t t;
-  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(t));
-  return t;
-}
 
 /* ---- data: 16-aligned, device or mapped host memory ---- */
 /* Memory that others write is read only after an acquire and a barrier, so plain accesses are enough. */

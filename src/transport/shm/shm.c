@@ -78,8 +78,6 @@ static hk_status shm_join(hk_transport_state *state, const hk_facts *facts) {
   return HK_OK;
 }
 
-static void shm_close(hk_link *link) { hk_shm_region_close(link); }
-
 static void shm_detach(hk_transport_state *state) {
   hk_shm_state *s = (hk_shm_state *)state;
   hk_shm_process_leave(s);
@@ -133,7 +131,7 @@ const hk_transport hk_transport_shm = {
     .multicast = shm_multicast,
     .reads = hk_shm_reads,
     .open = shm_open,
-    .close = shm_close,
+    .close = hk_shm_region_close,
     .detach = shm_detach,
     .zero_copy = &shm_zero_copy,
     .host = &shm_host,

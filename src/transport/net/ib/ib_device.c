@@ -21,14 +21,13 @@ static void device_free_context(hk_ib_ctx *x, hk_ib_device *d) {
   errno = err;
 }
 
-/* Opens the device of this name; false with errno. */
-static bool ib_device_open_device(hk_ib_ctx *x, hk_ib_device *d, const char *name) {
+bool hk_ib_device_open_named(hk_ib_ctx *x, hk_ib_device *d) {
   int flags, n = 0;
   hk_ibv_device_attr attr;
   hk_ibv_device **list = x->api->get_device_list(&n);
   errno = ENODEV; /* for a device that is not in the list */
   for (int i = 0; i < n && !d->context; i++)
-    if (strcmp(list[i]->name, name) == 0) d->context = x->api->open_device(list[i]);
+    if (strcmp(list[i]->name, d->name) == 0) d->context = x->api->open_device(list[i]);
   if (d->context) d->pd = x->api->alloc_pd(d->context);
   const bool open = d->pd && x->api->query_device(d->context, &attr) == 0;
   if (!open) device_free_context(x, d);
@@ -53,16 +52,14 @@ hk_status hk_ib_device_open(hk_ib_ctx *x, const char *name, hk_ib_device **out) 
   }
   hk_ib_device *d = &x->devices[x->ndevices];
   memset(d, 0, sizeof *d);
-  if (!ib_device_open_device(x, d, name))
+  memcpy(d->name, name, strnlen(name, sizeof d->name - 1));
+  if (!hk_ib_device_open_named(x, d))
     return HK_FAIL_ERRNO("rank %d cannot open RDMA device %s: is /dev/infiniband there, and may this user write to it",
                          x->env->rank, name);
-  memcpy(d->name, name, strnlen(name, sizeof d->name - 1));
   x->ndevices++;
   *out = d;
   return HK_OK;
 }
-
-bool hk_ib_device_open_again(hk_ib_ctx *x, hk_ib_device *d) { return ib_device_open_device(x, d, d->name); }
 
 void hk_ib_device_close(hk_ib_ctx *x, hk_ib_device *d) {
   for (int i = 0; i < d->ncqs; i++) x->api->destroy_cq(d->cqs[i].cq);

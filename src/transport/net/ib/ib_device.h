@@ -28,8 +28,8 @@ typedef struct hk_ib_device {
 
 /* Opens a device, once; *out stays valid until the context ends. */
 hk_status hk_ib_device_open(hk_ib_ctx *x, const char *name, hk_ib_device **out);
-/* Opens a device that was closed; false with errno. */
-bool hk_ib_device_open_again(hk_ib_ctx *x, hk_ib_device *d);
+/* Opens the device of d->name, which is new or was closed; false with errno. */
+bool hk_ib_device_open_named(hk_ib_ctx *x, hk_ib_device *d);
 void hk_ib_device_close(hk_ib_ctx *x, hk_ib_device *d);
 /* Takes room for `entries` in a completion queue, which is made if necessary; NULL with errno. */
 hk_ib_cq *hk_ib_cq_take(hk_ib_ctx *x, hk_ib_device *d, uint32_t entries);

@@ -93,6 +93,6 @@ void hk_ib_devices_return(hk_ib_ctx *x, uint64_t now) {
       hk_ib_device_close(x, d);
     }
     d->retry_ns = now + SECOND_NS;
-    if (hk_ib_device_open_again(x, d)) event_returned(x, d, now);
+    if (hk_ib_device_open_named(x, d)) event_returned(x, d, now);
   }
 }
