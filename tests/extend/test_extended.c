@@ -1,10 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What tests/suites/extend.sh runs in its copy of the tree: the verifier over the added programs, and three ranks that
  * use the added algorithm, transport and collective. */
-#include <check.h>
 #include <math.h>
 #include <nccl.h>
-#include <string.h>
 #include "../../src/sim/sim.h"
 #include "../../src/topo/synth.h"
 #include "../../src/topo/topo.h"

@@ -1,12 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The API beyond data: many communicators in one thread, children, nonblocking communicators. */
-#include <check.h>
 #include <hocket.h>
 #include <pthread.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 #include "../support/ranks.h"
 #include "../support/suite.h"
 

@@ -1,12 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Both sides of each limit of the API's arguments: what is refused, with the words of its own check, and what is the
  * last value that is not. */
-#include <check.h>
 #include <hocket.h>
 #include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include "../../src/api/device_abi.h"
 #include "../../src/core/comm.h"
 #include "../../src/failure/failure.h"

@@ -1,12 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The calls of NCCL 2.29 to 2.32: what they answer, what they refuse, and structures of older callers.
  * check: notsan */
-#include <check.h>
-#include <nccl.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include "../support/ranks.h"
 #include "../support/suite.h"
 

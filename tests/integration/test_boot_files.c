@@ -2,11 +2,8 @@
 /* A rank without descriptors, at any point of an init or in the first operation: all ranks end soon, with that cause.
  * And a root that cannot listen.
  * check: notsan */
-#include <errno.h>
-#include <fcntl.h>
 #include <nccl.h>
 #include <sys/resource.h>
-#include "../../src/base/param.h"
 #include "../support/boot_ranks.h"
 
 enum { RANKS = 3, POOR = 1, CASES = 8 };

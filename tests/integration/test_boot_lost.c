@@ -2,8 +2,6 @@
 /* Control connections that something closes, or on which nothing arrives, while both processes live: no rank is
  * reported as gone.
  * check: waits notsan root */
-#include <sys/socket.h>
-#include "../../src/base/param.h"
 #include "../../src/boot/internal.h"
 #include "../support/boot_ranks.h"
 #include "../support/silence.h"
@@ -65,17 +63,18 @@ static int run_rank(void *arg) {
   return 0;
 }
 
-START_TEST(lost_connections_are_no_deaths) {
+TEST_LOOP(lost_connections_are_no_deaths, 3) {
+  static const int numbers[] = {4, 5, 9};
   pid_t pids[RANKS_MOST], maker = hold_id(&shared->id);
-  for (int i = 0; i < _i; i++) pids[i] = start_process(run_rank, &(stage){i, _i});
-  for (int i = 0; i < _i; i++) {
+  const int n = numbers[_i];
+  for (int i = 0; i < n; i++) pids[i] = start_process(run_rank, &(stage){i, n});
+  for (int i = 0; i < n; i++) {
     int status = end_process(pids[i]);
     ck_assert_msg(!status && !shared->wrong[i][0], "rank %d: status %d, %s", i, status, shared->wrong[i]);
   }
   kill(maker, SIGKILL);
   end_process(maker);
 }
-END_TEST
 
 /* Nothing that comes in reaches the sockets while the control network is away. */
 static void set_away(hk_bootstrap *b, bool away) {
@@ -104,7 +103,7 @@ static int run_tolerant_rank(void *arg) {
 }
 
 /* A reboot of the management network's switch, which is longer than HOCKET_PEER_TIMEOUT, while data goes over RDMA. */
-START_TEST(silence_of_the_control_network_is_no_death) {
+TEST(silence_of_the_control_network_is_no_death) {
   enum { RANKS = 3 };
   pid_t pids[RANKS], maker;
   char limit[8];
@@ -121,16 +120,7 @@ START_TEST(silence_of_the_control_network_is_no_death) {
   kill(maker, SIGKILL);
   end_process(maker);
 }
-END_TEST
 
 static void setup(void) { shared = shared_memory(sizeof *shared); }
 
-int main(void) {
-  TCase *t = tcase_create("overlay");
-  tcase_add_checked_fixture(t, setup, NULL);
-  tcase_set_timeout(t, 120);
-  tcase_add_loop_test(t, lost_connections_are_no_deaths, 4, 6);
-  tcase_add_loop_test(t, lost_connections_are_no_deaths, 9, 10);
-  tcase_add_test(t, silence_of_the_control_network_is_no_death);
-  return suite_run_one("lost connections", t);
-}
+int main(void) { return suite_main("lost connections", .setup = setup, .timeout = 120); }

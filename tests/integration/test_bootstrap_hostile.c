@@ -2,14 +2,11 @@
 /* check: timeout=180 */
 /* Communicators form while strangers knock at every port of theirs: port scanners, web browsers, slow and silent ones,
  * floods, and people who know everything but the secret.  None of them gets a byte of an answer. */
-#include <fcntl.h>
 #include <netinet/in.h>
 #include <poll.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include "../../src/base/addr.h"
-#include "../../src/base/param.h"
-#include "../../src/base/service.h"
 #include "../../src/boot/process.h"
 #include "../../src/boot/wire.h"
 #include "../support/boot_ranks.h"

@@ -1,13 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A thread that is cancelled inside the library ends after its call, not within it: the communicator can be aborted,
  * the other ranks learn of it, and nothing is left over. */
-#include <check.h>
 #include <pthread.h>
 #include <stdatomic.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <time.h>
-#include <unistd.h>
 #include "../support/process.h"
 #include "../support/ranks.h"
 #include "../support/suite.h"

@@ -1,10 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What the runtime does with selection: estimates without running, channels that the configuration asks for. */
-#include <check.h>
 #include <hocket.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include "../../src/base/meter.h"
 #include "../../src/base/param.h"
 #include "../../src/collectives/algorithm.h"
@@ -16,7 +12,6 @@
 #include "../../src/decide/overrides.h"
 #include "../../src/decide/select.h"
 #include "../../src/kernels/steps.h"
-#include "../../src/program/program.h"
 #include "../../src/run/plans.h"
 #include "../../src/run/run.h"
 #include "../../src/run/selection.h"

@@ -2,11 +2,6 @@
 /* check: timeout=300 */
 /* Every collective x type x operator x odd sizes and alignments x rank counts x transports, in place and not, against a
  * reference computed here. */
-#include <check.h>
-#include <stdbool.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include "../support/ranks.h"
 #include "../support/suite.h"
 

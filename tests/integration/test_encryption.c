@@ -1,24 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* ncclSetEncryption between processes over TCP: what works, what the wire shows, who is refused, and how waits end.
  * check: timeout=300 notsan */
-#include <check.h>
-#include <errno.h>
 #include <linux/if_ether.h>
 #include <netinet/in.h>
 #include <poll.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
-#include <stdbool.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <time.h>
-#include <unistd.h>
 #include "../../src/base/addr.h"
 #include "../../src/base/param.h"
 #include "../../src/base/tls.h"

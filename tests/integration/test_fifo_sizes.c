@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* FIFOs of any size that the parameters accept carry large messages, over shared memory and TCP. */
-#include <check.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include "../../src/base/param.h"
 #include "../support/ranks.h"
 #include "../support/suite.h"

@@ -5,11 +5,8 @@
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
-#include <unistd.h>
 #include "../../src/base/text_file.h"
 #include "../../src/base/wait.h"
 #include "../../src/boot/bootstrap.h"

@@ -1,11 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Random and nearly right bytes for everything the bootstrap reads: ids, hellos, acks, replies, frames.  No bytes
  * crash it, and what is not proved is not taken.  HOCKET_TEST_SECONDS and HOCKET_TEST_SEED: see scripts/fuzz.sh. */
-#include <errno.h>
 #include <poll.h>
 #include <sys/socket.h>
 #include "../../src/base/addr.h"
-#include "../../src/base/param.h"
 #include "../../src/boot/internal.h"
 #include "../support/boot_ranks.h"
 #include "../support/fuzz.h"

@@ -5,15 +5,11 @@
  *
  * Ranks are processes.  Without HOCKET_TEST_SECONDS the fixed orders run, and a few random ones; with it random ones
  * for that long, from HOCKET_TEST_SEED. */
-#include <check.h>
 #include <dirent.h>
 #include <hocket.h>
 #include <signal.h>
-#include <stdio.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
-#include <unistd.h>
 #include "../../src/core/comm.h"
 #include "../../src/failure/failure.h"
 #include "../support/fuzz.h"

@@ -161,28 +161,25 @@ TEST(choices_are_kept) {
  * launch. */
 TEST_LOOP(one_launch_with_scratch, 2) {
   enum { N = 5, CALLS = 8, ROOM = 8000 };
-  gpu_ranks g;
   uint32_t got[ROOM / 4];
   setenv("NCCL_ALGO", _i ? "tree" : "halving,doubling,pat", 1);
   setenv("NCCL_PROTO", "Simple", 1);
-  gpu_open(&g, N, 1, CALLS * ROOM);
-  gpu_init_all(&g);
-  for (int r = 0; r < N; r++) OK(MemsetD8Async(g.in[r], (unsigned char)(r + 1), CALLS * ROOM, g.stream[r]));
-  for (int r = 0; r < N; r++) OK(StreamSynchronize(g.stream[r]));
+  gpu_ranks *g = gpu_begin(N, 1, CALLS * ROOM);
+  for (int r = 0; r < N; r++) OK(MemsetD8Async(g->in[r], (unsigned char)(r + 1), CALLS * ROOM, g->stream[r]));
+  for (int r = 0; r < N; r++) OK(StreamSynchronize(g->stream[r]));
   OK_NCCL(ncclGroupStart());
   for (int r = 0; r < N; r++)
     for (int k = 0; k < CALLS; k++)
-      OK_NCCL(ncclReduce((const void *)(uintptr_t)(g.in[r] + (size_t)k * ROOM),
-                         (void *)(uintptr_t)(g.out[r] + (size_t)k * ROOM), (size_t)ROOM / 4 - (size_t)k * 100,
-                         ncclUint32, ncclSum, 0, g.comm[r], (cudaStream_t)(void *)g.stream[r]));
+      OK_NCCL(ncclReduce((const void *)(uintptr_t)(g->in[r] + (size_t)k * ROOM),
+                         (void *)(uintptr_t)(g->out[r] + (size_t)k * ROOM), (size_t)ROOM / 4 - (size_t)k * 100,
+                         ncclUint32, ncclSum, 0, g->comm[r], (cudaStream_t)(void *)g->stream[r]));
   OK_NCCL(ncclGroupEnd());
-  gpu_wait(&g);
+  gpu_wait(g);
   for (int k = 0; k < CALLS; k++) {
     const size_t n = (size_t)ROOM / 4 - (size_t)k * 100;
-    emu_read(got, g.out[0] + (size_t)k * ROOM, n * 4);
+    emu_read(got, g->out[0] + (size_t)k * ROOM, n * 4);
     suite_all(i, n, got[i] == 0x0f0f0f0fu);
   }
-  gpu_close(&g);
 }
 
 /* A driver whose allocations wait for all work on the device: the first call of each kind comes while another rank's
@@ -226,35 +223,32 @@ TEST_LOOP(no_allocation_waits, 3) {
  * of its group, and the proxy moves slots meanwhile, so a rank that has its GPU alone does not wait for itself. */
 TEST_LOOP(older_driver, 2) {
   enum { N = 2 };
-  gpu_ranks g;
   setenv("CUDAEMU_SYNC_ALLOC", "1", 1);
   setenv("CUDAEMU_HOST_VMM", "0", 1);
   setenv("NCCL_P2P_DISABLE", "1", 1);
   if (_i) setenv("NCCL_SHM_DISABLE", "1", 1);
   setenv("CUDAEMU_SLOW_US", "5000", 1); /* what is asked for next finds kernels that have not ended */
-  gpu_open(&g, N, N, 1 << 18);
-  gpu_init_all(&g);
+  gpu_ranks *g = gpu_begin(N, N, 1 << 18);
   const gpu_call sum = {.coll = HK_ALLREDUCE, .count = 50000, .type = ncclFloat32, .op = ncclSum};
-  gpu_fill(&g, &sum);
+  gpu_fill(g, &sum);
   for (int from = 0; from < N; from++) { /* each time over a new link, whose memory is not there yet */
     for (int r = 0; r < N; r++)
       for (int i = 0; i < HK_GPU_PINNED; i++) {
-        hk_gpu_chunk *k = hk_gpu_of(g.comm[r])->memory->pinned[i];
+        hk_gpu_chunk *k = hk_gpu_of(g->comm[r])->memory->pinned[i];
         if (k) k->used = k->bytes;
       }
     OK_NCCL(ncclGroupStart());
     for (int r = 0; r < N; r++) {
-      cudaStream_t s = (cudaStream_t)(void *)g.stream[r];
-      OK_NCCL(gpu_submit(&g, &sum, r));
+      cudaStream_t s = (cudaStream_t)(void *)g->stream[r];
+      OK_NCCL(gpu_submit(g, &sum, r));
       if (r == from)
-        OK_NCCL(ncclSend((const void *)(uintptr_t)g.in[r], 300, ncclUint32, 1 - r, g.comm[r], s));
+        OK_NCCL(ncclSend((const void *)(uintptr_t)g->in[r], 300, ncclUint32, 1 - r, g->comm[r], s));
       else
-        OK_NCCL(ncclRecv((void *)(uintptr_t)(g.out[r] + 240000), 300, ncclUint32, from, g.comm[r], s));
+        OK_NCCL(ncclRecv((void *)(uintptr_t)(g->out[r] + 240000), 300, ncclUint32, from, g->comm[r], s));
     }
     OK_NCCL(ncclGroupEnd());
   }
-  gpu_check(&g, &sum);
-  gpu_close(&g);
+  gpu_check(g, &sum);
 }
 
 /* A handle that means another stream than before: its work is not ordered by itself. */
@@ -384,21 +378,18 @@ TEST(calls_far_ahead) {
 /* A driver that is older than the kernels: what it needs, and how to build for it. */
 TEST(older_than_kernels) {
   char text[320];
-  gpu_ranks g;
   hk_gpu_image_advice("13.0", 12080, text, sizeof text);
   ck_assert_ptr_nonnull(strstr(text, "driver for CUDA 13.0 or newer, and this one is for 12.8"));
   ck_assert_ptr_nonnull(strstr(text, "make NVCC=/usr/local/cuda-12.8/bin/nvcc"));
   hk_gpu_image_advice("12.8", 13000, text, sizeof text);
   ck_assert_ptr_nonnull(strstr(text, "GPU_ARCHS="));
-  gpu_open(&g, 1, 1, 4096);
-  gpu_init_all(&g);
-  OK_NCCL(ncclCommDestroy(g.comm[0])); /* the kernels are unloaded with the last communicator */
+  gpu_ranks *g = gpu_begin(1, 1, 4096);
+  OK_NCCL(ncclCommDestroy(g->comm[0])); /* the kernels are unloaded with the last communicator */
   count_calls();
   driver_refuses[CALL_ModuleLoadData] = 1;
-  if (counted) ck_assert_int_eq(ncclCommInitAll(g.comm, 1, g.device), ncclUnhandledCudaError);
+  if (counted) ck_assert_int_eq(ncclCommInitAll(g->comm, 1, g->device), ncclUnhandledCudaError);
   if (counted) ck_assert_ptr_nonnull(strstr(ncclGetLastError(NULL), "CUDA 12.8 or older"));
-  g.comm[0] = NULL;
-  gpu_close(&g);
+  g->comm[0] = NULL;
 }
 
 /* Devices on which the process has no rank, one of which another process has for itself: memory is mapped for the

@@ -40,51 +40,45 @@ TEST(options_of_a_call) {
                {"TREE_LL", "tree", HK_PROTO_LL, 1},
                {"RING+^RING_SIMPLE+^RING_LL128", "ring", HK_PROTO_LL, 3},
                {"nvls", "nvls", HK_PROTO_SIMPLE, 1}};
-  gpu_ranks g;
   setenv("NCCL_MAX_NCHANNELS", "0", 1);
-  gpu_open(&g, N, N, COUNT * 4);
-  gpu_init_all(&g);
-  gpu_fill(&g, &sums);
+  gpu_ranks *g = gpu_begin(N, N, COUNT * 4);
+  gpu_fill(g, &sums);
   for (size_t i = 0; i < HK_ARRAY_LENGTH(cases); i++) {
     ncclCollConfig_t k = NCCL_COLLCONFIG_INITIALIZER;
     k.algSelection = cases[i].selection;
     k.minCTAs = k.maxCTAs = k.nvlsCTAs = cases[i].channels;
     k.cgaClusterSize = (int)i;
     k.CTAPolicy = NCCL_CTA_POLICY_EFFICIENCY;
-    OK_NCCL(all_reduce(&g, &k, NULL));
-    gpu_check(&g, &sums);
-    ck_assert_str_eq(chosen(&g)->plan->program->algorithm, cases[i].algorithm);
-    ck_assert_int_eq(chosen(&g)->launch.protocol, cases[i].protocol);
-    ck_assert_uint_eq(chosen(&g)->plan->channels, (unsigned)cases[i].channels);
-    gpu_group(&g, &sums); /* a call without options after it is as ever */
-    gpu_check(&g, &sums);
+    OK_NCCL(all_reduce(g, &k, NULL));
+    gpu_check(g, &sums);
+    ck_assert_str_eq(chosen(g)->plan->program->algorithm, cases[i].algorithm);
+    ck_assert_int_eq(chosen(g)->launch.protocol, cases[i].protocol);
+    ck_assert_uint_eq(chosen(g)->plan->channels, (unsigned)cases[i].channels);
+    gpu_group(g, &sums); /* a call without options after it is as ever */
+    gpu_check(g, &sums);
   }
   ncclCollConfig_t zero = NCCL_COLLCONFIG_INITIALIZER;
   zero.CTAPolicy = NCCL_CTA_POLICY_ZERO;
-  ck_assert_int_eq(all_reduce(&g, &zero, NULL), ncclInvalidArgument);
+  ck_assert_int_eq(all_reduce(g, &zero, NULL), ncclInvalidArgument);
   ck_assert_ptr_nonnull(strstr(ncclGetLastError(NULL), "NCCL_CTA_POLICY"));
-  gpu_group(&g, &sums);
-  gpu_check(&g, &sums);
-  gpu_close(&g);
+  gpu_group(g, &sums);
+  gpu_check(g, &sums);
 }
 
 /* The event is complete once the kernel runs; in a captured graph, at each replay. */
 TEST(launch_events) {
-  gpu_ranks g;
   CUevent events[N];
   const ncclCollConfig_t k = NCCL_COLLCONFIG_INITIALIZER;
-  gpu_open(&g, N, N, COUNT * 4);
-  gpu_init_all(&g);
-  gpu_fill(&g, &sums);
+  gpu_ranks *g = gpu_begin(N, N, COUNT * 4);
+  gpu_fill(g, &sums);
   for (int r = 0; r < N; r++) {
-    emu_use(g.device[r]);
+    emu_use(g->device[r]);
     OK(EventCreate(&events[r], CU_EVENT_DISABLE_TIMING));
   }
-  OK_NCCL(all_reduce(&g, &k, events));
+  OK_NCCL(all_reduce(g, &k, events));
   for (int r = 0; r < N; r++) OK(EventSynchronize(events[r]));
-  gpu_check(&g, &sums);
+  gpu_check(g, &sums);
   for (int r = 0; r < N; r++) OK(EventDestroy(events[r]));
-  gpu_close(&g);
 }
 
 TEST(options_of_a_communicator) {
@@ -103,9 +97,7 @@ TEST(options_of_a_communicator) {
   ck_assert(hk_gpu_of(plain.comm[0])->in_switch && !hk_gpu_of(g.comm[0])->in_switch);
   ck_assert_uint_eq(hk_gpu_of(g.comm[0])->split->net_parts, 3);
   ck_assert(g.comm[1]->options.nvlink_first && g.comm[1]->options.loose_captures);
-  gpu_fill(&g, &sums);
-  gpu_group(&g, &sums);
-  gpu_check(&g, &sums);
+  gpu_try(&g, &sums);
   gpu_close(&g);
   gpu_close(&plain);
 }
@@ -254,23 +246,21 @@ static void profile_to(const char *version, char file[96]) {
 TEST(profiled) {
   ncclCollConfig_t k = NCCL_COLLCONFIG_INITIALIZER;
   char file[96];
-  gpu_ranks g;
   profile_to("seven", file);
-  gpu_open(&g, 2, 2, COUNT * 4);
-  gpu_init_all(&g);
-  gpu_fill(&g, &sums);
+  gpu_ranks *g = gpu_begin(2, 2, COUNT * 4);
+  gpu_fill(g, &sums);
   k.algSelection = "RING_LL";
   k.userProfilerTag = 1u << 31;
-  OK_NCCL(all_reduce(&g, &k, NULL));
+  OK_NCCL(all_reduce(g, &k, NULL));
   OK_NCCL(ncclGroupStart());
   for (int r = 0; r < 2; r++) {
-    cudaStream_t q = (cudaStream_t)(void *)g.stream[r];
-    OK_NCCL(ncclSend((void *)(uintptr_t)g.in[r], COUNT, ncclFloat32, 1 - r, g.comm[r], q));
-    OK_NCCL(ncclRecv((void *)(uintptr_t)g.out[r], COUNT, ncclFloat32, 1 - r, g.comm[r], q));
+    cudaStream_t q = (cudaStream_t)(void *)g->stream[r];
+    OK_NCCL(ncclSend((void *)(uintptr_t)g->in[r], COUNT, ncclFloat32, 1 - r, g->comm[r], q));
+    OK_NCCL(ncclRecv((void *)(uintptr_t)g->out[r], COUNT, ncclFloat32, 1 - r, g->comm[r], q));
   }
   OK_NCCL(ncclGroupEnd());
-  gpu_wait(&g);
-  gpu_close(&g);
+  gpu_wait(g);
+  gpu_close(g);
   ck_assert(traced(file, "coll AllReduce sequence 0 count 5000 type ncclFloat32"));
   ck_assert(traced(file, "algorithm ring protocol LL tag 2147483648"));
   ck_assert(traced(file, "launch") && traced(file, "p2p Send count 5000") && traced(file, "p2p Recv count 5000"));
@@ -298,33 +288,32 @@ TEST_LOOP(copies_profiled, 2) {
   char file[96], copies[CALLS + 1][160], parts[3 * CALLS + 1][160], want[200];
   void *memory[2];
   ncclWindow_t windows[2];
-  gpu_ranks g;
   k.userProfilerTag = 5;
   setenv("NCCL_CTA_POLICY", "2", 1);
   profile_to(_i ? "seven" : "six", file);
-  gpu_open(&g, 2, 2, COUNT * 4);
-  gpu_init_all(&g);
+  gpu_ranks *g = gpu_begin(2, 2, COUNT * 4);
   OK_NCCL(ncclGroupStart());
   for (int r = 0; r < 2; r++) {
-    emu_use(g.device[r]);
+    emu_use(g->device[r]);
     OK_NCCL(ncclMemAlloc(&memory[r], ROOM));
-    OK_NCCL(ncclCommWindowRegister(g.comm[r], memory[r], ROOM, &windows[r], NCCL_WIN_COLL_SYMMETRIC));
+    OK_NCCL(ncclCommWindowRegister(g->comm[r], memory[r], ROOM, &windows[r], NCCL_WIN_COLL_SYMMETRIC));
   }
   OK_NCCL(ncclGroupEnd());
   for (int i = 0; i < CALLS; i++) { /* the last one in place: a rank has its own part already */
     OK_NCCL(ncclGroupStart());
     for (int r = 0; r < 2; r++) {
-      void *in = i == 2 ? (char *)memory[r] + r * COUNT * 4 : (void *)(uintptr_t)g.in[r];
-      OK_NCCL(ncclAllGatherConfig(in, memory[r], COUNT, ncclFloat32, g.comm[r], (cudaStream_t)(void *)g.stream[r], &k));
+      void *in = i == 2 ? (char *)memory[r] + r * COUNT * 4 : (void *)(uintptr_t)g->in[r];
+      OK_NCCL(
+          ncclAllGatherConfig(in, memory[r], COUNT, ncclFloat32, g->comm[r], (cudaStream_t)(void *)g->stream[r], &k));
     }
     OK_NCCL(ncclGroupEnd());
   }
-  gpu_wait(&g);
+  gpu_wait(g);
   for (int r = 0; r < 2; r++) {
-    OK_NCCL(ncclCommWindowDeregister(g.comm[r], windows[r]));
+    OK_NCCL(ncclCommWindowDeregister(g->comm[r], windows[r]));
     OK_NCCL(ncclMemFree(memory[r]));
   }
-  gpu_close(&g);
+  gpu_close(g);
   ck_assert_int_eq(lines_of(file, "copies ", copies, CALLS + 1), CALLS);
   ck_assert_int_eq(lines_of(file, " copy", parts, 3 * CALLS + 1), 3 * CALLS);
   for (int i = 0; i < CALLS; i++) {
@@ -332,7 +321,7 @@ TEST_LOOP(copies_profiled, 2) {
     snprintf(
         want, sizeof want,
         "copies AllGather sequence %d count 5000 root 0 type ncclFloat32 sync UC batch 2 in 1 number %d stream %p%s", i,
-        i, (void *)g.stream[0], tags[_i]);
+        i, (void *)g->stream[0], tags[_i]);
     const char *at = strstr(copies[i], "copies ");
     ck_assert_str_eq(at, want);
     static const char *const what[] = {"copysync begin ranks 2", NULL, "copysync end ranks 2"};

@@ -2,8 +2,6 @@
 /* GPUDirect RDMA: ranks on emulated GPUs that only the verbs provider joins, whose cards, the fake libibverbs.so.1's,
  * read and write the GPUs' memory.  What a card writes there is seen late, if at all, by a GPU that needs a flush.
  * check: notsan */
-#include <dlfcn.h>
-#include <errno.h>
 #include "../../src/gpu/gpu.h"
 #include "../../src/gpu/links.h"
 #include "../../src/gpu/proxied.h"
@@ -131,9 +129,7 @@ TEST(splits) {
   begin(&g, 2, true);
   gpu_init_all(&g);
   gpu_call c = {.coll = HK_BROADCAST, .count = 60001, .type = ncclFloat32};
-  gpu_fill(&g, &c);
-  gpu_group(&g, &c);
-  gpu_check(&g, &c);
+  gpu_try(&g, &c);
   ck_assert_uint_gt(now(&verbs->from_gpu), 3);
   end(&g);
 }
@@ -195,9 +191,7 @@ TEST_LOOP(goes_over_two_cards, HK_ARRAY_LENGTH(joint)) {
   gpu_call c = {.coll = HK_BROADCAST, .count = 60001, .type = ncclFloat32};
   for (int i = 0; i < 3; i++) {
     c.shift = (size_t)i;
-    gpu_fill(&g, &c);
-    gpu_group(&g, &c);
-    gpu_check(&g, &c);
+    gpu_try(&g, &c);
   }
   const bool both = !joint[_i].broken && joint[_i].memories < 0;
   for (int i = 0; i < 2 && both; i++) ck_assert_uint_gt(now(&verbs->device[i].to_gpu), 20);
@@ -374,9 +368,7 @@ TEST_LOOP(keeps_to_the_distance, 1 + (int)HK_ARRAY_LENGTH(levels)) {
     for (size_t bytes = 20; bytes < 60000; bytes *= 40) {
       uint64_t read = now(&verbs->from_gpu), written = now(&verbs->to_gpu);
       gpu_call c = {.coll = HK_BROADCAST, .count = bytes, .type = ncclInt8, .root = from};
-      gpu_fill(&g, &c);
-      gpu_group(&g, &c);
-      gpu_check(&g, &c);
+      gpu_try(&g, &c);
       ck_assert_int_eq(now(&verbs->from_gpu) > read, levels[_i].direct[from]);
       ck_assert_int_eq(now(&verbs->to_gpu) > written, levels[_i].direct[1 - from]);
     }
@@ -407,9 +399,7 @@ TEST_LOOP(goes_past_the_cpu, HK_ARRAY_LENGTH(near)) {
   for (int from = 0; from < 2; from++) {
     uint64_t read = now(&verbs->from_gpu), written = now(&verbs->to_gpu);
     gpu_call c = {.coll = HK_BROADCAST, .count = 40000, .type = ncclInt8, .root = from};
-    gpu_fill(&g, &c);
-    gpu_group(&g, &c);
-    gpu_check(&g, &c);
+    gpu_try(&g, &c);
     ck_assert_int_eq((from ? now(&verbs->from_gpu) > read : now(&verbs->to_gpu) > written), near[_i].direct);
   }
   ck_assert_int_eq(verbs->device[0].directs > 0, near[_i].used);

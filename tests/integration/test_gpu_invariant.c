@@ -2,7 +2,6 @@
 /* Batch invariance on GPUs, on the driver that runs on the CPU: sums in the order of ranks at any count and place, by
  * any protocol and number of channels; the same bits as on host memory.
  * check: timeout=300 notsan long=asan */
-#include <hocket.h>
 #include "../support/gpu.h"
 #include "../support/invariant_data.h"
 #include "../support/suite.h"

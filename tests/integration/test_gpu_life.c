@@ -15,6 +15,13 @@
 
 #define SAYS(text, what) ck_assert_msg(strstr(text, what) != NULL, "%s", text)
 
+/* The second time only the network joins the GPUs. */
+static void only_network(int yes) {
+  if (!yes) return;
+  setenv("NCCL_P2P_DISABLE", "1", 1);
+  setenv("NCCL_SHM_DISABLE", "1", 1);
+}
+
 /* Fewer of what is done again and again, where each goes over the network. */
 static int times(int n) { return getenv("NCCL_SHM_DISABLE") ? n / 3 : n; }
 
@@ -53,18 +60,17 @@ static void set_words(CUdeviceptr at, unsigned char value, size_t n, CUstream s)
   OK(MemsetD8Async(at, value, 4 * n, s));
 }
 
-START_TEST(graphs) {
-  gpu_ranks g;
+TEST_LOOP(graphs, 2) {
+  only_network(_i);
   static uint32_t out[12288];
-  gpu_open(&g, 2, 1, 49152);
-  gpu_init_all(&g);
-  CUgraphExec exec = capture(&g), again = capture(&g);
+  gpu_ranks *g = gpu_begin(2, 1, 49152);
+  CUgraphExec exec = capture(g), again = capture(g);
   for (int i = 1; i <= times(60); i++) {
-    for (int r = 0; r < 2; r++) set_words(g.in[r], (unsigned char)(i + 100 * r), COUNT, g.stream[0]);
-    OK(GraphLaunch(i % 3 ? exec : again, g.stream[0]));
+    for (int r = 0; r < 2; r++) set_words(g->in[r], (unsigned char)(i + 100 * r), COUNT, g->stream[0]);
+    OK(GraphLaunch(i % 3 ? exec : again, g->stream[0]));
     for (int r = 0; r < 2; r++) {
-      OK(MemcpyAsync((CUdeviceptr)(uintptr_t)out, g.out[r], sizeof out, g.stream[0]));
-      OK(StreamSynchronize(g.stream[0]));
+      OK(MemcpyAsync((CUdeviceptr)(uintptr_t)out, g->out[r], sizeof out, g->stream[0]));
+      OK(StreamSynchronize(g->stream[0]));
       uint32_t value[2] = {0x01010101u * (unsigned)i, 0x01010101u * (unsigned)((i + 100) & 255)};
       suite_all(k, COUNT, out[k] == value[0] + value[1]);
       suite_all(k, 200, out[4096 + k] == value[k / 100]);
@@ -72,18 +78,15 @@ START_TEST(graphs) {
     }
     if (i % 20 == 0) { /* the same links, not captured */
       gpu_call c = {.coll = HK_ALLREDUCE, .count = 700, .type = ncclFloat32, .op = ncclSum};
-      gpu_fill(&g, &c);
-      gpu_group(&g, &c);
-      gpu_check(&g, &c);
+      gpu_try(g, &c);
     }
   }
-  for (int i = 0; i < 5; i++) OK(GraphLaunch(exec, g.stream[0]));
+  for (int i = 0; i < 5; i++) OK(GraphLaunch(exec, g->stream[0]));
   OK(GraphExecDestroy(exec)); /* while it runs */
-  OK(StreamSynchronize(g.stream[0]));
-  gpu_close(&g);
+  OK(StreamSynchronize(g->stream[0]));
+  gpu_close(g);
   OK(GraphExecDestroy(again)); /* after its communicators */
 }
-END_TEST
 
 /* ---- threads ---- */
 
@@ -120,7 +123,8 @@ static void *run_rank(void *arg) {
   return NULL;
 }
 
-START_TEST(threads) {
+TEST_LOOP(threads, 2) {
+  only_network(_i);
   gpu_ranks g;
   thread_rank t[GPU_RANKS];
   pthread_t id[GPU_RANKS];
@@ -137,36 +141,32 @@ START_TEST(threads) {
   gpu_check(&g, &c);
   gpu_close(&g);
 }
-END_TEST
 
 /* ---- children ---- */
 
-START_TEST(children) {
-  gpu_ranks g, child;
-  gpu_open(&g, 4, 4, 1 << 14);
-  gpu_init_all(&g);
-  child = g;
+TEST(children) {
+  gpu_ranks child;
+  gpu_ranks *g = gpu_begin(4, 4, 1 << 14);
+  child = *g;
   OK_NCCL(ncclGroupStart());
   for (int r = 0; r < 4; r++)
-    OK_NCCL(ncclCommSplit(g.comm[r], r < 3 ? 0 : NCCL_SPLIT_NOCOLOR, 0, &child.comm[r], NULL));
+    OK_NCCL(ncclCommSplit(g->comm[r], r < 3 ? 0 : NCCL_SPLIT_NOCOLOR, 0, &child.comm[r], NULL));
   OK_NCCL(ncclGroupEnd());
   child.n = 3;
   gpu_call c = {.coll = HK_REDUCE_SCATTER, .count = 300, .type = ncclFloat32, .op = ncclAvg};
   for (int i = 0; i < 3; i++) { /* both at once */
     gpu_call d = {.coll = HK_ALLREDUCE, .count = 10, .type = ncclInt32, .op = ncclMax, .offset = 8192};
     gpu_fill(&child, &c);
-    gpu_fill(&g, &d);
+    gpu_fill(g, &d);
     OK_NCCL(ncclGroupStart());
-    for (int r = 0; r < 4; r++) OK_NCCL(gpu_submit(&g, &d, r));
+    for (int r = 0; r < 4; r++) OK_NCCL(gpu_submit(g, &d, r));
     for (int r = 0; r < 3; r++) OK_NCCL(gpu_submit(&child, &c, r));
     OK_NCCL(ncclGroupEnd());
     gpu_check(&child, &c);
-    gpu_check(&g, &d);
+    gpu_check(g, &d);
   }
   for (int r = 0; r < 3; r++) OK_NCCL(ncclCommDestroy(child.comm[r]));
-  gpu_close(&g);
 }
-END_TEST
 
 /* ---- failures ---- */
 
@@ -178,44 +178,41 @@ static void *abort_it(void *arg) {
 
 /* Kernels whose peers never come leave: the one whose communicator is aborted by another thread, and the other
  * rank's. */
-START_TEST(abort_frees_kernels) {
-  gpu_ranks g;
+TEST_LOOP(abort_frees_kernels, 2) {
+  only_network(_i);
   pthread_t id;
-  gpu_open(&g, 3, 3, 4096);
-  gpu_init_all(&g);
+  gpu_ranks *g = gpu_begin(3, 3, 4096);
   gpu_call c = {.coll = HK_ALLREDUCE, .count = 100, .type = ncclFloat32, .op = ncclSum};
-  gpu_fill(&g, &c);
+  gpu_fill(g, &c);
   for (int r = 0; r < 2; r++) {
     emu_use(r);
-    OK(MemsetD8Async(g.out[r], 0xee, 400, g.stream[r]));
+    OK(MemsetD8Async(g->out[r], 0xee, 400, g->stream[r]));
   }
-  OK_NCCL(gpu_submit(&g, &c, 0));
-  OK_NCCL(gpu_submit(&g, &c, 1));
-  ck_assert_int_eq(pthread_create(&id, NULL, abort_it, g.comm[0]), 0);
+  OK_NCCL(gpu_submit(g, &c, 0));
+  OK_NCCL(gpu_submit(g, &c, 1));
+  ck_assert_int_eq(pthread_create(&id, NULL, abort_it, g->comm[0]), 0);
   emu_use(0);
-  OK(StreamSynchronize(g.stream[0]));
+  OK(StreamSynchronize(g->stream[0]));
   pthread_join(id, NULL);
-  g.comm[0] = NULL;
+  g->comm[0] = NULL;
   emu_use(1);
-  OK(StreamSynchronize(g.stream[1]));
+  OK(StreamSynchronize(g->stream[1]));
   for (int r = 1; r < 3; r++) {
-    ck_assert_int_eq(wait_for_error(g.comm[r]), ncclRemoteError);
-    ck_assert_ptr_nonnull(strstr(ncclGetLastError(g.comm[r]), "rank 0 aborted"));
-    ck_assert_int_eq(gpu_submit(&g, &c, r), ncclRemoteError);
+    ck_assert_int_eq(wait_for_error(g->comm[r]), ncclRemoteError);
+    ck_assert_ptr_nonnull(strstr(ncclGetLastError(g->comm[r]), "rank 0 aborted"));
+    ck_assert_int_eq(gpu_submit(g, &c, r), ncclRemoteError);
   }
   for (int r = 0; r < 2; r++) { /* every sum lacks rank 2's part: none is stored */
     unsigned char out[400];
     emu_use(r);
-    OK(MemcpyAsync((CUdeviceptr)(uintptr_t)out, g.out[r], sizeof out, g.stream[r]));
-    OK(StreamSynchronize(g.stream[r]));
+    OK(MemcpyAsync((CUdeviceptr)(uintptr_t)out, g->out[r], sizeof out, g->stream[r]));
+    OK(StreamSynchronize(g->stream[r]));
     suite_all(i, sizeof out, out[i] == 0xee);
   }
-  gpu_close(&g);
 }
-END_TEST
 
 /* The aborted communicator's kernel is queued after another communicator's, which is not aborted yet. */
-START_TEST(abort_behind_others) {
+TEST(abort_behind_others) {
   gpu_ranks a, b;
   gpu_open(&a, 2, 2, 4096);
   gpu_sets++; /* a's GPU, whose kernel has not ended at the abort, is lost */
@@ -233,97 +230,81 @@ START_TEST(abort_behind_others) {
   a.comm[0] = NULL;
   gpu_close(&a);
 }
-END_TEST
 
 /* Calls that do not match: all ranks report it, with the same words. */
-START_TEST(mismatch) {
-  gpu_ranks g;
+TEST(mismatch) {
   setenv("NCCL_PROTO", "Simple", 1); /* LL's lines do not say what they are of */
-  gpu_open(&g, 2, 2, 8192);
-  gpu_init_all(&g);
+  gpu_ranks *g = gpu_begin(2, 2, 8192);
   gpu_call same = {.coll = HK_ALLREDUCE, .count = 1500, .type = ncclFloat32, .op = ncclSum};
-  for (int i = 0; i < 2; i++) gpu_group(&g, &same);
+  for (int i = 0; i < 2; i++) gpu_group(g, &same);
   for (int r = 0; r < 2; r++) {
     gpu_call c = {.coll = HK_ALLREDUCE, .count = 1500 + 100 * (size_t)r, .type = ncclFloat32, .op = ncclSum};
-    OK_NCCL(gpu_submit(&g, &c, r));
+    OK_NCCL(gpu_submit(g, &c, r));
   }
   ncclResult_t code[2] = {ncclSuccess, ncclSuccess};
   for (int i = 0; i < 5000 && (!code[0] || !code[1]); i++) {
-    for (int r = 0; r < 2; r++) OK_NCCL(ncclCommGetAsyncError(g.comm[r], &code[r]));
+    for (int r = 0; r < 2; r++) OK_NCCL(ncclCommGetAsyncError(g->comm[r], &code[r]));
     usleep(1000);
   }
   ck_assert(code[0] == ncclInvalidUsage && code[1] == ncclInvalidUsage);
-  ck_assert_str_eq(ncclGetLastError(g.comm[0]), ncclGetLastError(g.comm[1]));
-  SAYS(ncclGetLastError(g.comm[0]), "operation 3: rank 1 called AllReduce(1600 x float, sum), but rank 0 called "
-                                    "AllReduce(1500 x float, sum)");
-  gpu_wait(&g);
-  gpu_close(&g);
+  ck_assert_str_eq(ncclGetLastError(g->comm[0]), ncclGetLastError(g->comm[1]));
+  SAYS(ncclGetLastError(g->comm[0]), "operation 3: rank 1 called AllReduce(1600 x float, sum), but rank 0 called "
+                                     "AllReduce(1500 x float, sum)");
+  gpu_wait(g);
 }
-END_TEST
 
 /* Over protocols whose messages say nothing, and of an operation that is over on one rank: the watchdog compares the
  * calls. */
-START_TEST(mismatch_unseen) {
-  gpu_ranks g;
+TEST(mismatch_unseen) {
   setenv("NCCL_PROTO", "LL", 1);
   setenv("HOCKET_WATCHDOG", "1", 1);
-  gpu_open(&g, 3, 3, 8192);
-  gpu_init_all(&g);
+  gpu_ranks *g = gpu_begin(3, 3, 8192);
   gpu_call c = {.coll = HK_BROADCAST, .count = 64, .type = ncclFloat32};
-  gpu_group(&g, &c);
+  gpu_group(g, &c);
   for (int r = 0; r < 3; r++) {
     c = (gpu_call){.coll = HK_ALLREDUCE, .count = r == 2 ? 100 : 1000, .type = ncclFloat32, .op = ncclSum};
-    OK_NCCL(gpu_submit(&g, &c, r));
+    OK_NCCL(gpu_submit(g, &c, r));
   }
   for (int r = 0; r < 3; r++) {
-    ck_assert_int_eq(wait_for_error(g.comm[r]), ncclInvalidUsage);
-    SAYS(ncclGetLastError(g.comm[r]), "operation 2: rank 2 called AllReduce(100 x float, sum), but ranks 0 and 1 "
-                                      "called AllReduce(1000 x float, sum)");
+    ck_assert_int_eq(wait_for_error(g->comm[r]), ncclInvalidUsage);
+    SAYS(ncclGetLastError(g->comm[r]), "operation 2: rank 2 called AllReduce(100 x float, sum), but ranks 0 and 1 "
+                                       "called AllReduce(1000 x float, sum)");
   }
-  gpu_wait(&g);
-  gpu_close(&g);
+  gpu_wait(g);
 }
-END_TEST
 
 /* Replays of a graph are not counted, so the numbers of operations say nothing: no rank is accused by them. */
-START_TEST(mismatch_after_graph) {
-  gpu_ranks g;
-  gpu_open(&g, 2, 2, 8192);
-  gpu_init_all(&g);
+TEST(mismatch_after_graph) {
+  gpu_ranks *g = gpu_begin(2, 2, 8192);
   for (int captures = 1; captures >= 0; captures--) {
-    hk_gpu_of(g.comm[0])->order->captures = captures;
-    hk_watch_enqueued(g.comm[0], &(hk_call){.coll = HK_BROADCAST, .count = 5}, !captures);
+    hk_gpu_of(g->comm[0])->order->captures = captures;
+    hk_watch_enqueued(g->comm[0], &(hk_call){.coll = HK_BROADCAST, .count = 5}, !captures);
     for (int i = 0; i < 2; i++) {
       gpu_call c = {.coll = i ? HK_ALLREDUCE : HK_BROADCAST, .count = 100, .type = ncclFloat32, .op = ncclSum};
-      gpu_group(&g, &c);
-      gpu_wait(&g);
+      gpu_group(g, &c);
+      gpu_wait(g);
     }
-    ck_assert((hk_mismatch_look_back(g.comm[1]) == HK_ERR_USAGE) == !captures);
+    ck_assert((hk_mismatch_look_back(g->comm[1]) == HK_ERR_USAGE) == !captures);
   }
-  ck_assert_int_eq(wait_for_error(g.comm[0]), ncclInvalidUsage);
-  gpu_close(&g);
+  ck_assert_int_eq(wait_for_error(g->comm[0]), ncclInvalidUsage);
 }
-END_TEST
 
 /* A launch that is refused is an error of the call, and the other rank's kernel does not wait for ever. */
-START_TEST(launch_fails) {
-  gpu_ranks g;
+TEST(launch_fails) {
   gpu_fail_nth("CUDAEMU_FAIL_LAUNCH", 2, 2);
-  gpu_open(&g, 2, 2, 8192);
-  gpu_init_all(&g);
+  gpu_ranks *g = gpu_begin(2, 2, 8192);
   gpu_call c = {.coll = HK_ALLREDUCE, .count = 100, .type = ncclFloat32, .op = ncclSum};
-  OK_NCCL(gpu_submit(&g, &c, 0));
-  ck_assert_int_eq(gpu_submit(&g, &c, 1), ncclUnhandledCudaError);
-  ck_assert_int_eq(wait_for_error(g.comm[0]), ncclRemoteError);
-  gpu_wait(&g);
-  gpu_close(&g);
+  OK_NCCL(gpu_submit(g, &c, 0));
+  ck_assert_int_eq(gpu_submit(g, &c, 1), ncclUnhandledCudaError);
+  ck_assert_int_eq(wait_for_error(g->comm[0]), ncclRemoteError);
+  gpu_wait(g);
 }
-END_TEST
 
 /* A kernel that dies: the device is lost, which its rank finds at the next query; the others are notified. */
-START_TEST(kernel_fails) {
-  gpu_ranks g;
+TEST_LOOP(kernel_fails, 2) {
+  only_network(_i);
   gpu_fail_nth("CUDAEMU_FAIL_KERNEL", 1, 2);
+  gpu_ranks g; /* whose first device is lost */
   gpu_open(&g, 2, 2, 8192);
   gpu_init_all(&g);
   gpu_call c = {.coll = HK_ALLREDUCE, .count = 100, .type = ncclFloat32, .op = ncclSum};
@@ -336,53 +317,48 @@ START_TEST(kernel_fails) {
   OK(StreamSynchronize(g.stream[1]));
   for (int r = 0; r < 2; r++) OK_NCCL(ncclCommAbort(g.comm[r]));
 }
-END_TEST
 
 /* Work whose peer never comes is reported, and is an error if the parameter says so. */
-START_TEST(watchdog) {
-  gpu_ranks g;
+TEST_LOOP(watchdog, 2) {
+  only_network(_i);
   setenv("HOCKET_WATCHDOG", "1", 1);
   setenv("HOCKET_WATCHDOG_ABORT", "1", 1);
-  gpu_open(&g, 2, 2, 8192);
-  gpu_init_all(&g);
+  gpu_ranks *g = gpu_begin(2, 2, 8192);
   gpu_call c = {.coll = HK_ALLREDUCE, .count = 100, .type = ncclFloat32, .op = ncclSum};
-  OK_NCCL(gpu_submit(&g, &c, 0));
+  OK_NCCL(gpu_submit(g, &c, 0));
   for (char who[8] = ""; getenv("NCCL_SHM_DISABLE") && !who[0]; usleep(1000)) /* until the kernel stands still */
-    hk_gpu_proxy_waits_for(hk_gpu_of(g.comm[0])->links->proxy, who, sizeof who);
-  ck_assert_int_eq(wait_for_error(g.comm[0]), ncclRemoteError);
-  ck_assert_ptr_nonnull(strstr(ncclGetLastError(g.comm[0]), "has not ended for 1 s"));
+    hk_gpu_proxy_waits_for(hk_gpu_of(g->comm[0])->links->proxy, who, sizeof who);
+  ck_assert_int_eq(wait_for_error(g->comm[0]), ncclRemoteError);
+  ck_assert_ptr_nonnull(strstr(ncclGetLastError(g->comm[0]), "has not ended for 1 s"));
   if (getenv("NCCL_SHM_DISABLE"))
-    ck_assert_ptr_nonnull(strstr(ncclGetLastError(g.comm[0]), "waits for data over the network from rank 1"));
-  gpu_wait(&g);
-  gpu_close(&g);
+    ck_assert_ptr_nonnull(strstr(ncclGetLastError(g->comm[0]), "waits for data over the network from rank 1"));
+  gpu_wait(g);
 }
-END_TEST
 
 /* Destroys with work still queued, in any order. */
-START_TEST(ends) {
+TEST_LOOP(ends, 2) {
+  only_network(_i);
   for (int order = 0; order < 3; order++) {
-    gpu_ranks g;
-    gpu_open(&g, 2, 1 + order % 2, 1 << 16);
-    gpu_init_all(&g);
+    gpu_ranks *g = gpu_begin(2, 1 + order % 2, 1 << 16);
     gpu_call c = {.coll = HK_ALLGATHER, .count = 4000, .type = ncclFloat32};
-    gpu_fill(&g, &c);
-    for (int i = 0; i < 3; i++) gpu_group(&g, &c);
+    gpu_fill(g, &c);
+    for (int i = 0; i < 3; i++) gpu_group(g, &c);
     if (order == 1)
-      for (int r = 0; r < 2; r++) OK_NCCL(ncclCommFinalize(g.comm[r]));
+      for (int r = 0; r < 2; r++) OK_NCCL(ncclCommFinalize(g->comm[r]));
     for (int r = 0; r < 2; r++) {
       int which = order == 2 ? 1 - r : r;
-      OK_NCCL(ncclCommDestroy(g.comm[which]));
-      g.comm[which] = NULL;
+      OK_NCCL(ncclCommDestroy(g->comm[which]));
+      g->comm[which] = NULL;
     }
-    gpu_check(&g, &c);
-    gpu_close(&g);
+    gpu_check(g, &c);
+    gpu_close(g);
   }
 }
-END_TEST
 
 /* One-sided operations, also after the communicator was suspended: by the proxies, where only the network joins the
  * GPUs. */
-START_TEST(one_sided) {
+TEST_LOOP(one_sided, 2) {
+  only_network(_i);
   enum { RANKS = 3, BYTES = 140000 };
   gpu_ranks g;
   char *memory[RANKS];
@@ -421,9 +397,7 @@ START_TEST(one_sided) {
     }
     for (int suspend = 1; suspend >= 0 && round == 1; suspend--) gpu_suspend_all(&g, suspend);
     gpu_call c = {.coll = HK_ALLREDUCE, .count = 300, .type = ncclFloat32, .op = ncclSum};
-    gpu_fill(&g, &c);
-    gpu_group(&g, &c);
-    gpu_check(&g, &c);
+    gpu_try(&g, &c);
   }
   for (int r = 0; r < RANKS; r++) {
     OK_NCCL(ncclCommWindowDeregister(g.comm[r], window[r]));
@@ -431,10 +405,9 @@ START_TEST(one_sided) {
   }
   gpu_close(&g);
 }
-END_TEST
 
 /* No memory on the device at any step of init: an error in words, and nothing is left. */
-START_TEST(no_memory) {
+TEST_LOOP(no_memory, 4) {
   gpu_ranks g;
   char text[16];
   snprintf(text, sizeof text, "%d", _i + 5); /* four buffers are the test's */
@@ -453,46 +426,5 @@ START_TEST(no_memory) {
   ck_assert_int_eq(rc == ncclUnhandledCudaError || rc == ncclRemoteError, 1);
   gpu_close(&g);
 }
-END_TEST
 
-/* ---- the network ---- */
-
-static void only_network(void) {
-  setenv("NCCL_P2P_DISABLE", "1", 1);
-  setenv("NCCL_SHM_DISABLE", "1", 1);
-}
-
-int main(void) {
-  gpu_environment();
-  if (!gpu_here()) return 77;
-  Suite *s = suite_create("gpu_life");
-  TCase *t = tcase_create("gpu_life");
-  tcase_set_timeout(t, 100);
-  tcase_add_test(t, graphs);
-  tcase_add_test(t, threads);
-  tcase_add_test(t, children);
-  tcase_add_test(t, abort_frees_kernels);
-  tcase_add_test(t, abort_behind_others);
-  tcase_add_test(t, mismatch);
-  tcase_add_test(t, mismatch_unseen);
-  tcase_add_test(t, mismatch_after_graph);
-  tcase_add_test(t, launch_fails);
-  tcase_add_test(t, kernel_fails);
-  tcase_add_test(t, watchdog);
-  tcase_add_test(t, ends);
-  tcase_add_test(t, one_sided);
-  tcase_add_loop_test(t, no_memory, 0, 4);
-  suite_add_tcase(s, t);
-  t = tcase_create("gpu_net");
-  tcase_set_timeout(t, 100);
-  tcase_add_checked_fixture(t, only_network, NULL);
-  tcase_add_test(t, graphs);
-  tcase_add_test(t, threads);
-  tcase_add_test(t, abort_frees_kernels);
-  tcase_add_test(t, kernel_fails);
-  tcase_add_test(t, watchdog);
-  tcase_add_test(t, ends);
-  tcase_add_test(t, one_sided);
-  suite_add_tcase(s, t);
-  return suite_run(s);
-}
+int main(void) { return gpu_main("gpu_life", .timeout = 100); }

@@ -16,9 +16,7 @@ static bool all; /* the large matrix */
 
 static void try(const gpu_ranks *g, gpu_call *c) {
   c->shift += 7919;
-  gpu_fill(g, c);
-  gpu_group(g, c);
-  gpu_check(g, c);
+  gpu_try(g, c);
 }
 /* On one GPU, or each on its own: with NVLinks between all, so that LL128 goes there, too.  The interpreter of programs
  * runs all of it, but in begin_small. */
@@ -257,14 +255,12 @@ START_TEST(repeated_small) {
 END_TEST
 /* A lane with more links than a warp has threads: other warps keep the counters of some. */
 START_TEST(many_links) {
-  gpu_ranks g;
   setenv("NCCL_ALGO", "flat", 1);
   setenv("NCCL_MAX_NCHANNELS", "1", 1);
   setenv("NCCL_PROTO", "LL", 1);
-  gpu_open(&g, GPU_RANKS, 8, 1 << 12);
-  gpu_init_all(&g);
-  repeat(&g, 5, 3);
-  gpu_close(&g);
+  gpu_ranks *g = gpu_begin(GPU_RANKS, 8, 1 << 12);
+  repeat(g, 5, 3);
+  gpu_close(g);
 }
 END_TEST
 START_TEST(repeated_in_switch) {

@@ -88,11 +88,7 @@ static bool logged(const char *text) {
   return found;
 }
 
-static void run_and_check(const gpu_ranks *g, const gpu_call *c) {
-  gpu_fill(g, c);
-  gpu_group(g, c);
-  gpu_check(g, c);
-}
+static void run_and_check(const gpu_ranks *g, const gpu_call *c) { gpu_try(g, c); }
 
 /* From one element to many waves, aligned and not, in place and not. */
 static gpu_call call_of(hk_coll coll, size_t k, int ranks) {
@@ -114,17 +110,15 @@ TEST_LOOP(sizes_by_nvls, 4) {
   static const int ranks[] = {2, 3, 5, 8};
   static const hk_coll colls[] = {HK_ALLREDUCE, HK_REDUCE_SCATTER, HK_ALLGATHER};
   static const char *const granules[] = {"2", "8", "512", "2"}; /* MB that the driver recommends */
-  gpu_ranks g;
   setenv("NCCL_ALGO", "NVLS", 1);
   setenv("CUDAEMU_MULTICAST_MB", granules[_i], 1);
   log_to_files();
-  gpu_open(&g, ranks[_i], 8, 1 << 18);
-  gpu_init_all(&g);
+  gpu_ranks *g = gpu_begin(ranks[_i], 8, 1 << 18);
   for (size_t i = 0; i < 3 * CALLS; i++) {
-    const gpu_call c = call_of(colls[i % 3], i / 3, g.n);
-    run_and_check(&g, &c);
+    const gpu_call c = call_of(colls[i % 3], i / 3, g->n);
+    run_and_check(g, &c);
   }
-  gpu_close(&g);
+  gpu_close(g);
   ck_assert(logged("AllReduce by nvls") && logged("ReduceScatter by nvls") && logged("AllGather by nvls"));
   ck_assert(!logged("choosing from all"));
   logged(NULL);
@@ -136,131 +130,113 @@ TEST_RANGE(sizes, SUMSHOT, 2 * WAYS) {
   const int way = _i % WAYS, n = _i < WAYS ? 3 : 8;
   const size_t slot = _i < WAYS ? 8192 : 128 << 10;
   char text[8];
-  gpu_ranks g;
   if (way == NVLS) return;
   take(way);
   snprintf(text, sizeof text, "%d", _i < WAYS ? 1 : 6);
   setenv("NCCL_MIN_NCHANNELS", text, 1);
   setenv("NCCL_MAX_NCHANNELS", text, 1);
   setenv("HOCKET_SLOT_BYTES", _i < WAYS ? "8192" : "131072", 1);
-  gpu_open(&g, n, 8, 1 << 19);
-  gpu_init_all(&g);
+  gpu_ranks *g = gpu_begin(n, 8, 1 << 19);
   for (int r = 0; r < n; r++)
     ck_assert_uint_ge(
-        hk_gpu_of(g.comm[r])->group->multicast->slot_bytes,
+        hk_gpu_of(g->comm[r])->group->multicast->slot_bytes,
         hk_gpu_switch_slot(slot, HK_GPU_SWITCH_SLOTS, HK_GPU_SWITCH_CHANNELS, n)); /* chunks count on it */
   for (size_t i = 0; i < (way == SUMSHOT ? 1 : 3) * CALLS; i++) {
     const gpu_call c = call_of(colls[i / CALLS], i % CALLS, n);
-    for (int again = 0; again < 3; again++) run_and_check(&g, &c); /* slots come round */
+    for (int again = 0; again < 3; again++) run_and_check(g, &c); /* slots come round */
   }
-  gpu_close(&g);
 }
 
 /* Operators that are more than a sum; what the switch does not know goes another way, whatever NCCL_ALGO says. */
 TEST(operators) {
-  gpu_ranks g;
   static const struct {
     ncclDataType_t type;
     ncclRedOp_t op;
   } rows[] = {{ncclInt32, ncclAvg}, {ncclInt64, ncclMax}, {ncclBfloat16, ncclMin}, {ncclFloat32, ncclProd}};
   setenv("NCCL_ALGO", "NVLS", 1);
-  gpu_open(&g, 3, 8, 1 << 14);
-  gpu_init_all(&g);
+  gpu_ranks *g = gpu_begin(3, 8, 1 << 14);
   for (size_t i = 0; i < HK_ARRAY_LENGTH(rows); i++) {
     const gpu_call c = {.coll = HK_ALLREDUCE, .count = 301, .type = rows[i].type, .op = rows[i].op};
-    run_and_check(&g, &c);
+    run_and_check(g, &c);
   }
   const gpu_call bytes = {.coll = HK_ALLGATHER, .count = 77, .type = ncclFloat8e5m2, .offset = 1};
   const gpu_call other = {.coll = HK_BROADCAST, .count = 77, .type = ncclFloat8e5m2, .offset = 1};
-  run_and_check(&g, &bytes);
-  run_and_check(&g, &other);
-  gpu_close(&g);
+  run_and_check(g, &bytes);
+  run_and_check(g, &other);
 }
 
 /* Each rank's own scalar, multiplied in before the switch adds up. */
 TEST_LOOP(premultiplied, WAYS) {
   enum { COUNT = 100 };
-  gpu_ranks g;
   ncclRedOp_t op[3];
   int values[COUNT], out[COUNT];
   take(_i);
-  gpu_open(&g, 3, 8, 4096);
-  gpu_init_all(&g);
+  gpu_ranks *g = gpu_begin(3, 8, 4096);
   for (int i = 0; i < COUNT; i++) values[i] = i - 50;
   for (int r = 0; r < 3; r++) {
     int factor = r + 2;
-    OK_NCCL(ncclRedOpCreatePreMulSum(&op[r], &factor, ncclInt32, ncclScalarHostImmediate, g.comm[r]));
+    OK_NCCL(ncclRedOpCreatePreMulSum(&op[r], &factor, ncclInt32, ncclScalarHostImmediate, g->comm[r]));
     emu_use(r);
-    OK(MemcpyAsync(g.in[r], (CUdeviceptr)(uintptr_t)values, sizeof values, g.stream[r]));
-    OK(StreamSynchronize(g.stream[r]));
+    OK(MemcpyAsync(g->in[r], (CUdeviceptr)(uintptr_t)values, sizeof values, g->stream[r]));
+    OK(StreamSynchronize(g->stream[r]));
   }
   OK_NCCL(ncclGroupStart());
   for (int r = 0; r < 3; r++)
-    OK_NCCL(ncclAllReduce((void *)(uintptr_t)g.in[r], (void *)(uintptr_t)g.out[r], COUNT, ncclInt32, op[r], g.comm[r],
-                          (cudaStream_t)(void *)g.stream[r]));
+    OK_NCCL(ncclAllReduce((void *)(uintptr_t)g->in[r], (void *)(uintptr_t)g->out[r], COUNT, ncclInt32, op[r],
+                          g->comm[r], (cudaStream_t)(void *)g->stream[r]));
   OK_NCCL(ncclGroupEnd());
-  gpu_wait(&g);
+  gpu_wait(g);
   for (int r = 0; r < 3; r++) {
-    emu_read(out, g.out[r], sizeof out);
+    emu_read(out, g->out[r], sizeof out);
     for (int i = 0; i < COUNT; i++) ck_assert_int_eq(out[i], 9 * values[i]);
   }
-  gpu_close(&g);
 }
 
 /* Registered memory, which goes by reference elsewhere: a switch adds up what lies in slots. */
 TEST(registered) {
   enum { BYTES = 1 << 20 };
-  gpu_ranks g;
   void *handle[3][2];
   setenv("NCCL_ALGO", "NVLS", 1);
   setenv("HOCKET_SLOT_BYTES", "131072", 1);
-  gpu_open(&g, 3, 8, BYTES);
-  gpu_init_all(&g);
+  gpu_ranks *g = gpu_begin(3, 8, BYTES);
   for (int r = 0; r < 3; r++) {
-    OK_NCCL(ncclCommRegister(g.comm[r], (void *)(uintptr_t)g.in[r], BYTES, &handle[r][0]));
-    OK_NCCL(ncclCommRegister(g.comm[r], (void *)(uintptr_t)g.out[r], BYTES, &handle[r][1]));
+    OK_NCCL(ncclCommRegister(g->comm[r], (void *)(uintptr_t)g->in[r], BYTES, &handle[r][0]));
+    OK_NCCL(ncclCommRegister(g->comm[r], (void *)(uintptr_t)g->out[r], BYTES, &handle[r][1]));
   }
   for (int i = 0; i < 2; i++) {
     gpu_call c = {.coll = HK_ALLREDUCE, .count = 150000, .type = ncclFloat32, .op = ncclSum, .in_place = i == 1};
-    run_and_check(&g, &c);
+    run_and_check(g, &c);
   }
   for (int r = 0; r < 3; r++)
-    for (int i = 0; i < 2; i++) OK_NCCL(ncclCommDeregister(g.comm[r], handle[r][i]));
-  gpu_close(&g);
+    for (int i = 0; i < 2; i++) OK_NCCL(ncclCommDeregister(g->comm[r], handle[r][i]));
 }
 
 /* A captured call, replayed with other data and with others between. */
 TEST_LOOP(replayed, WAYS) {
-  gpu_ranks g;
   gpu_graph x;
   take(_i);
-  gpu_open(&g, 2, 8, 1 << 16);
-  gpu_init_all(&g);
+  gpu_ranks *g = gpu_begin(2, 8, 1 << 16);
   gpu_call c = {.coll = HK_ALLREDUCE, .count = _i == NVLS ? 9000 : 900, .type = ncclInt32, .op = ncclMax};
-  run_and_check(&g, &c); /* links are there */
-  gpu_capture(&g, &c, &x);
+  run_and_check(g, &c); /* links are there */
+  gpu_capture(g, &c, &x);
   c.op = ncclSum;
   for (int i = 0; i < 4; i++) {
-    gpu_replay(&g, &x);
-    run_and_check(&g, &c);
+    gpu_replay(g, &x);
+    run_and_check(g, &c);
   }
-  gpu_graph_free(&g, &x);
-  gpu_close(&g);
+  gpu_graph_free(g, &x);
 }
 
 /* Counters go on where they were; lines begin with zeros again. */
 TEST_RANGE(suspended, SUMSHOT, WAYS) {
-  gpu_ranks g;
   take(_i);
-  gpu_open(&g, 3, 8, 1 << 14);
-  gpu_init_all(&g);
+  gpu_ranks *g = gpu_begin(3, 8, 1 << 14);
   gpu_call c = {.coll = HK_ALLREDUCE, .count = 700, .type = ncclFloat32, .op = ncclSum};
   for (int i = 0; i < 3; i++) {
-    for (int again = 0; again < 3; again++) run_and_check(&g, &c);
-    for (int suspend = 1; suspend >= 0; suspend--) gpu_suspend_all(&g, suspend);
+    for (int again = 0; again < 3; again++) run_and_check(g, &c);
+    for (int suspend = 1; suspend >= 0; suspend--) gpu_suspend_all(g, suspend);
   }
-  run_and_check(&g, &c);
-  gpu_close(&g);
+  run_and_check(g, &c);
 }
 
 /* ---- processes ---- */
@@ -398,16 +374,14 @@ TEST_LOOP(without, 3) {
       "no sums in the switch (NVLS): the GPU of rank 0 has no multicast, or NCCL_NVLS_ENABLE",
       "no sums in the switch (NVLS): ranks 0 and 2 share a GPU",
       "no sums in the switch (NVLS), although the GPUs have them"};
-  gpu_ranks g;
   log_to_files();
   if (_i == 0) setenv("NCCL_NVLS_ENABLE", "0", 1);
   if (_i == 2) setenv("CUDAEMU_FAIL_MULTICAST", "1", 1);
   setenv("NCCL_DEBUG_SUBSYS", "INIT,TUNING", 1);
-  gpu_open(&g, 3, _i == 1 ? 2 : 8, 4096);
-  gpu_init_all(&g);
+  gpu_ranks *g = gpu_begin(3, _i == 1 ? 2 : 8, 4096);
   gpu_call c = {.coll = HK_ALLREDUCE, .count = 500, .type = ncclFloat32, .op = ncclSum};
-  run_and_check(&g, &c);
-  gpu_close(&g);
+  run_and_check(g, &c);
+  gpu_close(g);
   ck_assert(logged(reasons[_i]));
   ck_assert(logged("NVLinks cannot be seen without NVML")); /* nor is it here */
   ck_assert(!logged("by nvls"));

@@ -84,9 +84,7 @@ TEST(sends_nothing) {
   gpu_init_all(&g);
   for (size_t count = 1; count < 4; count++) {
     gpu_call c = {.coll = HK_ALLREDUCE, .count = count, .type = ncclInt8, .op = ncclSum};
-    gpu_fill(&g, &c);
-    gpu_group(&g, &c);
-    gpu_check(&g, &c);
+    gpu_try(&g, &c);
   }
   gpu_close(&g);
 }
@@ -146,9 +144,7 @@ TEST_LOOP(aborts_while_a_call_blocks, 2) {
   atomic_store(released, 1);
   gpu_init_all(&g);
   gpu_call c = {.coll = HK_ALLREDUCE, .count = 3000, .type = ncclFloat32, .op = ncclSum};
-  gpu_fill(&g, &c);
-  gpu_group(&g, &c);
-  gpu_check(&g, &c);
+  gpu_try(&g, &c);
   atomic_store(released, 0);
   gpu_group(&g, &c);
   for (int i = 0; i < 20000 && atomic_load(blocked) < 2; i++) usleep(1000);

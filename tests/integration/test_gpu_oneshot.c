@@ -41,9 +41,7 @@ static void expect(unsigned of_small, unsigned of_others) {
 
 static void group(gpu_ranks *g, gpu_call *c) {
   c->shift += 7919;
-  gpu_fill(g, c);
-  gpu_group(g, c);
-  gpu_check(g, c);
+  gpu_try(g, c);
 }
 
 /* Two to eight ranks; a message of one element, of several blocks, of several passes of a block; in place, at odd

@@ -2,10 +2,7 @@
 /* Ranks on emulated GPUs, on pretended hosts whose rails are not connected, each with a card of its own: what they send
  * to ranks of other rails goes through another rank (PXN).  The far end's card reads and writes the GPU's memory.
  * check: timeout=300 notsan */
-#include <dlfcn.h>
-#include <errno.h>
 #include <pthread.h>
-#include <stdio.h>
 #include "../support/fake_rdma.h"
 #include "../support/gpu.h"
 #include "../support/suite.h"

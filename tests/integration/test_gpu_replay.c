@@ -40,30 +40,28 @@ static CUgraphExec capture(const gpu_ranks *g, int from, int to, CUstream q, boo
  * reads what the first one writes at its end. */
 enum { REPLAY_THEN_CALL, CALL_THEN_REPLAY, TWO_GRAPHS, NOT_ORDERED };
 TEST_RANGE(order, REPLAY_THEN_CALL, NOT_ORDERED + 1) {
-  gpu_ranks g;
   uint32_t got[COUNT];
   if (_i == NOT_ORDERED) setenv("NCCL_GRAPH_MIXING_SUPPORT", "0", 1);
-  gpu_open(&g, 2, 1, 4 * PART);
-  gpu_init_all(&g);
+  gpu_ranks *g = gpu_begin(2, 1, 4 * PART);
   CUstream a = emu_new_stream(CU_STREAM_NON_BLOCKING), b = emu_new_stream(CU_STREAM_NON_BLOCKING);
   for (int r = 0; r < 2; r++) {
-    OK(MemsetD8Async(g.out[r], 0, 4 * PART, a));
-    OK(MemsetD8Async(g.out[r], 1, PART, a));
+    OK(MemsetD8Async(g->out[r], 0, 4 * PART, a));
+    OK(MemsetD8Async(g->out[r], 1, PART, a));
   }
   OK(StreamSynchronize(a));
-  sum_up(&g, 3, 3, b); /* plans are there */
-  CUgraphExec first = capture(&g, 0, 1, a, true), second = capture(&g, 1, 2, b, false);
+  sum_up(g, 3, 3, b); /* plans are there */
+  CUgraphExec first = capture(g, 0, 1, a, true), second = capture(g, 1, 2, b, false);
   OK(StreamSynchronize(b));
   if (_i == CALL_THEN_REPLAY) {
     OK(LaunchHostFunc(a, gate, NULL));
-    sum_up(&g, 0, 1, a);
+    sum_up(g, 0, 1, a);
   } else {
     OK(GraphLaunch(first, a));
   }
   /* Work that is not ordered must not use the links at the same time: the graph's first pieces end before. */
   while (_i == NOT_ORDERED && !atomic_load(&at_gate)) usleep(100);
   if (_i == REPLAY_THEN_CALL || _i == NOT_ORDERED)
-    sum_up(&g, 1, 2, b);
+    sum_up(g, 1, 2, b);
   else
     OK(GraphLaunch(second, b));
   /* If the second did not wait, it would be over soon. */
@@ -72,91 +70,84 @@ TEST_RANGE(order, REPLAY_THEN_CALL, NOT_ORDERED + 1) {
   OK(StreamSynchronize(a));
   OK(StreamSynchronize(b));
   for (int r = 0; r < 2; r++) {
-    emu_read(got, g.out[r] + (size_t)2 * PART, sizeof got);
+    emu_read(got, g->out[r] + (size_t)2 * PART, sizeof got);
     suite_all(i, COUNT, got[i] == (_i == NOT_ORDERED ? 0 : 0x04040404u));
   }
   OK(GraphExecDestroy(first));
   OK(GraphExecDestroy(second));
   OK(StreamDestroy(a));
   OK(StreamDestroy(b));
-  gpu_close(&g);
 }
 
 /* One process with a stream for each rank, and several groups in one capture: all calls of the graph are before the
  * one node that ends it, and a later call waits for that. */
 TEST(forked) {
-  gpu_ranks g;
   CUevent fork, join;
   CUstream q[2];
-  gpu_open(&g, 2, 1, 4096);
-  gpu_init_all(&g);
+  gpu_ranks *g = gpu_begin(2, 1, 4096);
   OK(EventCreate(&fork, CU_EVENT_DISABLE_TIMING));
   OK(EventCreate(&join, CU_EVENT_DISABLE_TIMING));
-  gpu_unorder_streams(&g);
-  memcpy(q, g.stream, sizeof q);
+  gpu_unorder_streams(g);
+  memcpy(q, g->stream, sizeof q);
   const gpu_call c = {.coll = HK_ALLREDUCE, .count = 100, .type = ncclUint32, .op = ncclSum, .in_place = true};
-  gpu_fill(&g, &c);
+  gpu_fill(g, &c);
   OK(StreamBeginCapture(q[0], CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
   OK(EventRecord(fork, q[0]));
   OK(StreamWaitEvent(q[1], fork, 0));
   for (int i = 0; i < 3; i++) {
-    gpu_group(&g, &c);
-    g.stream[0] = q[i % 2 == 0]; /* the group is launched in the stream of its first rank */
-    g.stream[1] = q[i % 2];
+    gpu_group(g, &c);
+    g->stream[0] = q[i % 2 == 0]; /* the group is launched in the stream of its first rank */
+    g->stream[1] = q[i % 2];
   }
   OK(EventRecord(join, q[1]));
   OK(StreamWaitEvent(q[0], join, 0));
   const CUgraphExec exec = gpu_end_capture(q[0]);
   OK(GraphLaunch(exec, q[0]));
-  gpu_group(&g, &c);
-  gpu_wait(&g);
+  gpu_group(g, &c);
+  gpu_wait(g);
   uint32_t got[100];
   for (int r = 0; r < 2; r++) {
-    emu_read(got, g.out[r], sizeof got);
+    emu_read(got, g->out[r], sizeof got);
     for (size_t i = 0; i < 100; i++) { /* the sum, and then three times its double */
       double tolerance;
-      ck_assert_uint_eq(got[i], 8 * (uint32_t)gpu_wanted(&g, &c, r, i, &tolerance));
+      ck_assert_uint_eq(got[i], 8 * (uint32_t)gpu_wanted(g, &c, r, i, &tolerance));
     }
   }
   OK(GraphExecDestroy(exec));
   OK(EventDestroy(fork));
   OK(EventDestroy(join));
-  gpu_close(&g);
 }
 
 /* A graph of which one rank's replay never comes: no call is made, but the watchdog sees it, and only if no kernel has
  * ended meanwhile.  Over the network the proxy asks, and no thread of the user's has to. */
 TEST_LOOP(hangs, 2) {
-  gpu_ranks g;
   gpu_graph x;
   ncclResult_t rc = ncclSuccess;
   setenv("HOCKET_WATCHDOG", "1", 1);
   setenv("HOCKET_WATCHDOG_ABORT", "1", 1);
   setenv("NCCL_P2P_DISABLE", _i ? "1" : "0", 1);
   setenv("NCCL_SHM_DISABLE", _i ? "1" : "0", 1);
-  gpu_open(&g, 2, 2, 8192);
-  gpu_init_all(&g);
+  gpu_ranks *g = gpu_begin(2, 2, 8192);
   const gpu_call c = {.coll = HK_ALLREDUCE, .count = 100, .type = ncclFloat32, .op = ncclSum};
-  gpu_unorder_streams(&g);
-  gpu_capture(&g, &c, &x);
-  for (int i = 0; i < 3; i++) gpu_replay(&g, &x);
+  gpu_unorder_streams(g);
+  gpu_capture(g, &c, &x);
+  for (int i = 0; i < 3; i++) gpu_replay(g, &x);
   emu_use(0);
-  OK(GraphLaunch(x.exec[0], g.stream[0]));
+  OK(GraphLaunch(x.exec[0], g->stream[0]));
   if (!_i) { /* a kernel has begun since the last look: this is no hang, however long ago the last call was */
-    hk_gpu *gpu = hk_gpu_of(g.comm[0]);
+    hk_gpu *gpu = hk_gpu_of(g->comm[0]);
     while (!__atomic_load_n(&((hk_gpu_state *)gpu->state.host)->begun, __ATOMIC_RELAXED)) usleep(1000);
     gpu->health->launches = gpu->order->launches;
     gpu->health->seen_ns = 1;
-    ck_assert_int_eq(hk_gpu_watch(g.comm[0]), HK_OK);
+    ck_assert_int_eq(hk_gpu_watch(g->comm[0]), HK_OK);
     ck_assert_uint_gt(gpu->health->seen_ns, 1);
   }
-  for (; _i && !atomic_load(&g.comm[0]->health.failure);) usleep(1000);
-  for (; rc == ncclSuccess || rc == ncclInProgress; usleep(1000)) OK_NCCL(ncclCommGetAsyncError(g.comm[0], &rc));
+  for (; _i && !atomic_load(&g->comm[0]->health.failure);) usleep(1000);
+  for (; rc == ncclSuccess || rc == ncclInProgress; usleep(1000)) OK_NCCL(ncclCommGetAsyncError(g->comm[0], &rc));
   ck_assert_int_eq(rc, ncclRemoteError);
-  ck_assert_ptr_nonnull(strstr(ncclGetLastError(g.comm[0]), "or a replay of a graph"));
-  gpu_wait(&g);
-  gpu_graph_free(&g, &x);
-  gpu_close(&g);
+  ck_assert_ptr_nonnull(strstr(ncclGetLastError(g->comm[0]), "or a replay of a graph"));
+  gpu_wait(g);
+  gpu_graph_free(g, &x);
 }
 
 int main(void) { return gpu_main("gpu_replay", .timeout = 60); }

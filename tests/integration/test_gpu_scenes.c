@@ -5,7 +5,6 @@
  * HOCKET_TEST_UPDATE=1 writes the file again; HOCKET_TEST_TRACE shows what was changed.
  * check: timeout=200 notsan */
 #include "../../src/transport/cuda/share.h"
-#include "../support/gpu.h"
 #include "../support/gpu_trace.h"
 #include "../support/scratch.h"
 #include "../support/suite.h"

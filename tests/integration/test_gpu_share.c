@@ -8,7 +8,7 @@
 #include "../support/leftovers.h"
 #include "../support/suite.h"
 
-START_TEST(known_gpus) {
+TEST(known_gpus) {
   static const struct {
     hk_gpu_share_facts room;
     unsigned blocks, overlap;
@@ -30,10 +30,9 @@ START_TEST(known_gpus) {
     ck_assert_uint_eq(hk_gpu_overlap(&cases[i].room), cases[i].overlap);
   }
 }
-END_TEST
 
 /* Four communicators fit whatever the GPU and however many ranks share it, if it has a block for each rank. */
-START_TEST(four_fit) {
+TEST(four_fit) {
   for (uint64_t resident = 1; resident <= 600; resident++)
     for (uint64_t ranks = 1; ranks <= 64; ranks++)
       for (uint64_t wished = 0; wished <= 64; wished += 16) {
@@ -45,13 +44,13 @@ START_TEST(four_fit) {
         if (!fine) ck_abort_msg("%u blocks of %u for %u ranks", blocks, (unsigned)resident, (unsigned)ranks);
       }
 }
-END_TEST
 
 enum { COMMS = 3, RANKS = 4, COUNT = 40000 };
 
 /* Three communicators whose ranks share a device: rank after rank starts a kernel of each, in streams of their own.
  * All twelve are needed before any can end. */
-START_TEST(communicators_overlap) {
+TEST(communicators_overlap) {
+  if (!gpu_here()) return;
   gpu_ranks g[COMMS];
   const gpu_call c = {.coll = HK_ALLREDUCE, .count = COUNT, .type = ncclFloat32, .op = ncclSum};
   setenv("CUDAEMU_RESIDENT", "1", 1);
@@ -80,41 +79,38 @@ START_TEST(communicators_overlap) {
   }
   for (int k = 0; k < COMMS; k++) gpu_close(&g[k]);
 }
-END_TEST
 
 /* More sends and receives than a rank has blocks for. */
-START_TEST(transfers_take_turns) {
+TEST_LOOP(transfers_take_turns, 2) {
+  if (!gpu_here()) return;
   enum { N = 8, ELEMENTS = 3000 };
-  gpu_ranks g;
   setenv("CUDAEMU_RESIDENT", "1", 1);
   setenv("CUDAEMU_SMS", _i ? "2" : "32", 1);
   setenv("NCCL_MAX_NCHANNELS", "2", 1);
   gpu_environment();
-  gpu_open(&g, N, 1, N * ELEMENTS * sizeof(float));
-  gpu_init_all(&g);
+  gpu_ranks *g = gpu_begin(N, 1, N * ELEMENTS * sizeof(float));
   const gpu_call c = {.coll = HK_ALLTOALL, .count = ELEMENTS, .type = ncclFloat32};
-  gpu_fill(&g, &c);
+  gpu_fill(g, &c);
   OK_NCCL(ncclGroupStart());
   for (int r = 0; r < N; r++)
     for (int p = 0; p < N; p++) {
       const size_t at = (size_t)p * ELEMENTS * sizeof(float);
-      cudaStream_t s = (cudaStream_t)(void *)g.stream[r];
+      cudaStream_t s = (cudaStream_t)(void *)g->stream[r];
       for (int half = 0; half < 2; half++) { /* two messages over each link */
         const size_t of = at + (size_t)half * (ELEMENTS / 2) * sizeof(float);
-        OK_NCCL(ncclSend((const void *)(uintptr_t)(g.in[r] + of), ELEMENTS / 2, ncclFloat32, p, g.comm[r], s));
-        OK_NCCL(ncclRecv((void *)(uintptr_t)(g.out[r] + of), ELEMENTS / 2, ncclFloat32, p, g.comm[r], s));
+        OK_NCCL(ncclSend((const void *)(uintptr_t)(g->in[r] + of), ELEMENTS / 2, ncclFloat32, p, g->comm[r], s));
+        OK_NCCL(ncclRecv((void *)(uintptr_t)(g->out[r] + of), ELEMENTS / 2, ncclFloat32, p, g->comm[r], s));
       }
     }
   OK_NCCL(ncclGroupEnd());
-  gpu_wait(&g);
-  gpu_check(&g, &c);
-  gpu_close(&g);
+  gpu_wait(g);
+  gpu_check(g, &c);
 }
-END_TEST
 
 /* As many ranks of a communicator on one device as a launch has room for, and one more. A second communicator, whose
  * ranks do not fit next to the first one's, gets a launch of its own. */
-START_TEST(full_launch) {
+TEST_LOOP(full_launch, 2) {
+  if (!gpu_here()) return;
   enum { MOST = HK_GPU_BATCH + 1, PAIR = 2 };
   const int n = HK_GPU_BATCH + _i;
   ncclComm_t comm[MOST], pair[PAIR];
@@ -139,17 +135,5 @@ START_TEST(full_launch) {
   OK(StreamSynchronize(NULL));
   for (int r = 0; r < n + PAIR; r++) OK_NCCL(ncclCommDestroy(r < n ? comm[r] : pair[r - n]));
 }
-END_TEST
 
-int main(void) {
-  TCase *t = tcase_create("gpu_share");
-  tcase_set_timeout(t, 60);
-  tcase_add_test(t, known_gpus);
-  tcase_add_test(t, four_fit);
-  if (gpu_here()) {
-    tcase_add_test(t, communicators_overlap);
-    tcase_add_loop_test(t, transfers_take_turns, 0, 2);
-    tcase_add_loop_test(t, full_launch, 0, 2);
-  }
-  return suite_run_one("gpu_share", t);
-}
+int main(void) { return suite_main("gpu_share", .teardown = gpu_end, .timeout = 60); }

@@ -69,13 +69,11 @@ static void run_all_collectives(gpu_ranks *g) {
 TEST_LOOP(machines, 2) {
   char line[512];
   float us, next, all;
-  gpu_ranks g;
   begin((machine)_i);
   setenv("NCCL_PROTO", "LL128", 1);
-  gpu_open(&g, 4, 4, 1 << 18);
-  gpu_init_all(&g);
-  run_all_collectives(&g);
-  gpu_close(&g);
+  gpu_ranks *g = gpu_begin(4, 4, 1 << 18);
+  run_all_collectives(g);
+  gpu_close(g);
   find_line("GPUs by the topology", line, sizeof line);
   ck_assert_int_eq(sscanf(line, "GPUs by the topology: %f us, %f GB/s to the next, %f GB/s to all", &us, &next, &all),
                    3);
@@ -93,11 +91,9 @@ TEST_LOOP(machines, 2) {
 /* Ranks of one GPU: no link is between them, and none has a rate. */
 TEST(shared) {
   char line[512];
-  gpu_ranks g;
   begin(MESH);
-  gpu_open(&g, 2, 1, 4096);
-  gpu_init_all(&g);
-  gpu_close(&g);
+  gpu_ranks *g = gpu_begin(2, 1, 4096);
+  gpu_close(g);
   find_line("GPUs by the topology", line, sizeof line);
   ck_assert_ptr_nonnull(strstr(line, "us, a shared GPU's memory to the next, a shared GPU's memory to all"));
   end();
@@ -117,7 +113,6 @@ static const struct {
 /* Rings follow the NVLinks, each channel its own order. */
 TEST_LOOP(ring_orders, HK_ARRAY_LENGTH(orders)) {
   char line[512], path[96];
-  gpu_ranks g;
   begin(orders[_i].machine);
   setenv("NCCL_ALGO", orders[_i].algo, 1);
   setenv("NCCL_MIN_NCHANNELS", "3", 1);
@@ -134,10 +129,9 @@ TEST_LOOP(ring_orders, HK_ARRAY_LENGTH(orders)) {
     ck_assert_int_eq(fclose(f), 0);
     setenv("NCCL_GRAPH_FILE", path, 1);
   }
-  gpu_open(&g, 4, 4, 1 << 18);
-  gpu_init_all(&g);
-  run_all_collectives(&g);
-  gpu_close(&g);
+  gpu_ranks *g = gpu_begin(4, 4, 1 << 18);
+  run_all_collectives(g);
+  gpu_close(g);
   find_line(orders[_i].line, line, sizeof line);
   ck_assert_msg(line[0], "no line with '%s'", orders[_i].line);
   find_line(_i == 2 ? "AllReduce by tree" : "AllReduce by ring", line, sizeof line);
@@ -147,13 +141,11 @@ TEST_LOOP(ring_orders, HK_ARRAY_LENGTH(orders)) {
 
 /* A rank that is alone on its host reads no topology: there is nothing to choose. */
 TEST(alone) {
-  gpu_ranks g;
   begin(MESH);
   for (int n = 1; n <= 2; n++) {
-    gpu_open(&g, n, n, 1 << 18);
-    gpu_init_all(&g);
-    ck_assert_int_eq(hk_gpu_of(g.comm[0])->group->looked, n > 1);
-    gpu_close(&g);
+    gpu_ranks *g = gpu_begin(n, n, 1 << 18);
+    ck_assert_int_eq(hk_gpu_of(g->comm[0])->group->looked, n > 1);
+    gpu_close(g);
   }
   end();
 }

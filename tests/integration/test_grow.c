@@ -2,17 +2,11 @@
 /* ncclCommGrow: new processes join the ranks of a communicator, also after a rank was killed and the communicator
  * shrunk.
  * check: notsan noasan */
-#include <check.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
-#include <stdbool.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
-#include <unistd.h>
 #include "../support/ranks.h"
 #include "../support/suite.h"
 

@@ -2,27 +2,12 @@
 /* check: timeout=300 */
 /* Messages that the sender's card writes straight into memory that the receiver has registered, over the fake
  * libibverbs.so.1: what lands and what does not, faults amid it, and that nothing lands after an operation is over. */
-#include <check.h>
-#include <nccl.h>
 #include <sched.h>
-#include "../../src/base/param.h"
-#include "../../src/program/program.h"
-#include "../../src/transport/net/ib/ib_conn.h"
-#include "../../src/transport/registry.h"
-#include "../support/fake_rdma.h"
-#include "../support/net_streams.h"
+#include "../support/ib.h"
 #include "../support/ranks.h"
-#include "../support/suite.h"
 
 enum { SLOT = 131072, PIECE = 70000, PLACES = 8, MEMORY = PLACES * PIECE };
 
-static fake_verbs_state *verbs;
-
-static void begin(int devices) {
-  verbs = rdma_begin(devices);
-  rdma_param("NCCL_NET", "IB");
-}
-static void end(void) { rdma_end(verbs); }
 static void watch(void *memory, size_t bytes) {
   verbs->watched = memory;
   verbs->watched_bytes = bytes;
@@ -42,22 +27,15 @@ static void progress(const way *t) {
 }
 
 static way open_way(int devices) {
-  begin(devices);
-  net_world *w = net_world_new(2, 8, SLOT);
-  way t = {w, net_link(&w->ranks[0], 1, HK_LINK_SEND, 3), net_link(&w->ranks[1], 0, HK_LINK_RECV, 3), malloc(MEMORY)};
+  static unsigned char memory[MEMORY];
+  ib_begin(devices);
+  net_world *w = ib_world(8, SLOT);
+  way t = {w, net_link(&w->ranks[0], 1, HK_LINK_SEND, 3), net_link(&w->ranks[1], 0, HK_LINK_RECV, 3), memory};
   while (atomic_load(&t.send->state) != HK_LINK_READY || atomic_load(&t.recv->state) != HK_LINK_READY) progress(&t);
   ck_assert(!hk_link_places(t.recv, SLOT)); /* nothing is registered yet */
   hk_transport_net.zero_copy->memory(w->ranks[1].state, t.memory, MEMORY, true);
   watch(t.memory, MEMORY);
   return t;
-}
-
-static void close_way(way *t) {
-  net_unlink(t->recv);
-  net_unlink(t->send);
-  net_world_free(t->w);
-  free(t->memory);
-  end();
 }
 
 static unsigned char *place(const way *t, unsigned i) { return t->memory + i % PLACES * PIECE; }
@@ -98,7 +76,6 @@ TEST_LOOP(lands_where_it_belongs, 4) {
   for (unsigned i = 40; i < 48; i++) ck_assert(take_one(&t, i));
   static const unsigned parts[] = {1, 3, 3, 6}; /* one for each queue pair */
   ck_assert_uint_eq(verbs->landed, parts[_i] * 48);
-  close_way(&t);
 }
 
 /* Too late, of another size, in other memory, too far ahead: it goes to the FIFO. */
@@ -119,7 +96,6 @@ TEST(goes_to_the_fifo) {
   }
   ck_assert_uint_eq(verbs->landed, 0);
   ck_assert(pass(&t, 4));
-  close_way(&t);
 }
 
 TEST_LOOP(switches_off, 2) {
@@ -127,7 +103,6 @@ TEST_LOOP(switches_off, 2) {
   way t = open_way(1);
   ck_assert(!hk_link_places(t.recv, PIECE));
   ck_assert_int_eq(hk_link_places(t.recv, PIECE + 1), _i);
-  close_way(&t);
 }
 
 /* The device is given memory once, whatever comes and goes; it is counted, and given back. */
@@ -146,14 +121,12 @@ TEST(registers_once) {
   /* it is not taken back before the end */
   hk_transport_net.zero_copy->memory(t.w->ranks[1].state, t.memory, MEMORY, true);
   ck_assert(pass(&t, 21));
-  close_way(&t);
 }
 
 TEST(does_without_what_the_device_refuses) {
   way t = open_way(1);
   verbs->lockable = verbs->locked + MEMORY - 1;
   for (unsigned i = 0; i < 10; i++) ck_assert(!pass(&t, i));
-  close_way(&t);
 }
 
 /* Memory that a card may only read: messages are sent from there, and do not land there. */
@@ -175,7 +148,6 @@ TEST_LOOP(writes_nothing_to_fixed_memory, 2) {
   uint64_t registered = verbs->registered;
   ck_assert(!take_one(&t, 10));
   ck_assert_uint_eq(verbs->registered, registered + 1);
-  close_way(&t);
 }
 
 /* An operation has failed and its memory is the user's again, but a message for it is still to come. */
@@ -203,7 +175,6 @@ TEST(nothing_lands_behind) {
   ck_assert_uint_eq(verbs->landed, landed);
   for (size_t i = 0; i < MEMORY; i++)
     if (t.memory[i] != 0x55) ck_abort_msg("byte %zu has been written", i);
-  close_way(&t);
 }
 
 /* What was sent before new queue pairs were made is void: it is sent again. */
@@ -218,7 +189,6 @@ TEST(is_sent_again) {
   ck_assert_int_eq(verbs->broken, 0);
   (void)take_one(&t, 1); /* there, or by the FIFO */
   for (unsigned i = 2; i < 20; i++) ck_assert(pass(&t, i));
-  close_way(&t);
 }
 
 /* ---- streams of messages both ways, between threads ---- */
@@ -228,31 +198,24 @@ enum { MESSAGES = 64, MOST = 70000 };
 typedef struct pair {
   net_world *w;
   stream t[2];
-  unsigned char *memory[2];
 } pair;
 
 static pair open_pair(int devices, uint32_t nslots) {
-  begin(devices);
-  pair p = {.w = net_world_new(2, nslots, SLOT)};
+  static unsigned char memory[2][MESSAGES * (MOST + 1)];
+  ib_begin(devices);
+  pair p = {.w = ib_world(nslots, SLOT)};
   for (int i = 0; i < 2; i++) {
-    size_t bytes = (size_t)MESSAGES * (MOST + 1);
-    p.memory[i] = malloc(bytes);
-    hk_transport_net.zero_copy->memory(p.w->ranks[i].state, p.memory[i], bytes, true);
+    hk_transport_net.zero_copy->memory(p.w->ranks[i].state, memory[i], sizeof memory[i], true);
     p.t[i] = (stream){.rank = &p.w->ranks[i],
                       .peer = 1 - i,
                       .channel = 3,
                       .count = MESSAGES,
                       .most = MOST,
                       .both = true,
-                      .places = p.memory[i]};
+                      .places = memory[i]};
   }
-  watch(p.memory[1], (size_t)MESSAGES * (MOST + 1));
+  watch(memory[1], sizeof memory[1]);
   return p;
-}
-static void close_pair(pair *p) {
-  net_world_free(p->w);
-  for (int i = 0; i < 2; i++) free(p->memory[i]);
-  end();
 }
 
 static const struct {
@@ -273,21 +236,13 @@ TEST_LOOP(carries_streams, HK_ARRAY_LENGTH(streams)) {
   verbs->broken = streams[_i].broken;
   run_streams(p.w, p.t, 2);
   ck_assert_int_eq(verbs->broken, 0); /* whether many land is a matter of who is first */
-  close_pair(&p);
 }
 
-static void pull_cable(unsigned i) {
-  if (i != 30) return;
-  pthread_mutex_lock(&verbs->lock);
-  verbs->device[0].down = 1;
-  pthread_mutex_unlock(&verbs->lock);
-}
 /* Another device: the memory has another key there. */
 TEST(follows_to_another_port) {
   pair p = open_pair(2, 8);
-  p.t[0].before = pull_cable;
+  p.t[0].before = ib_pull_cable;
   run_streams(p.w, p.t, 2);
-  close_pair(&p);
 }
 
 TEST_LOOP(notices_lost_and_doubled_messages, 2) {
@@ -297,7 +252,6 @@ TEST_LOOP(notices_lost_and_doubled_messages, 2) {
   try_streams(p.w, p.t, 2);
   for (int i = 0; i < 2; i++) ck_assert_int_eq(p.t[i].rc, HK_ERR_REMOTE);
   ck_assert(strstr(p.t[0].error, "one was lost or came twice") || strstr(p.t[1].error, "one was lost or came twice"));
-  close_pair(&p);
 }
 
 /* ---- operations ---- */
@@ -388,7 +342,7 @@ static int operate(ncclComm_t c, int rank, int n, void *arg) {
 }
 
 static void begin_ranks(void) {
-  begin(1);
+  ib_begin(1);
   rdma_param("NCCL_SHM_DISABLE", "1");
   rdma_param("NCCL_P2P_DISABLE", "1");
   rdma_param("HOCKET_SLOT_BYTES", "16384");
@@ -404,7 +358,6 @@ TEST_LOOP(operates, HK_ARRAY_LENGTH(settings)) {
   ck_assert_int_eq(ranks_as_threads(RANKS, operate, &s), 0);
   ck_assert_uint_gt(verbs->landed, 0); /* what needs a credit comes after the places */
   ck_assert_int_eq(verbs->broken, 0);
-  end();
 }
 
 /* Rank 0 waits for data that rank 1 sends too late: the operation has been given up, and the memory is in other use. */
@@ -479,7 +432,6 @@ TEST(gives_memory_back_with_an_error) {
   rdma_param("HOCKET_IB_REPLAY", "0"); /* rank 1 sees at once that its peer is gone */
   ck_assert_int_eq(ranks_as_threads(2, give_up, &g), 0);
   ck_assert_uint_eq(verbs->landed, 0);
-  end();
 }
 
-int main(void) { return suite_main("ib_places", .timeout = 120); }
+int main(void) { return ib_main("ib_places", .timeout = 120); }

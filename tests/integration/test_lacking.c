@@ -3,21 +3,15 @@
 /* A rank whose process lacks something: each call of the system that rank 0 makes on its way through a communicator's
  * life fails once, in a run of its own. Then either all goes on, because there is another way, or rank 0 has an error
  * with the system's reason, and rank 1 ends, too. Nothing is left behind. */
-#include <check.h>
-#include <errno.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
-#include <unistd.h>
 #include "../../src/base/param.h"
 #include "../../src/base/wait.h"
 #include "../support/leftovers.h"

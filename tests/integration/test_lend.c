@@ -1,12 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Children that use their parent's service thread (splitShare, shrinkShare), on host memory: each communicator may end
  * first, by whatever end.  GPUs: test_gpu_lend. */
-#include <check.h>
-#include <stdatomic.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/wait.h>
-#include <unistd.h>
 #include "../../src/core/comm.h"
 #include "../support/boot_ranks.h"
 #include "../support/ranks.h"

@@ -2,14 +2,9 @@
 /* check: waits */
 /* The end of communicators: inside groups, from other threads, during inits, in forked children; and that it always
  * comes. */
-#include <check.h>
 #include <hocket.h>
 #include <pthread.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/wait.h>
-#include <unistd.h>
 #include "../../src/core/comm.h"
 #include "../support/leftovers.h"
 #include "../support/ranks.h"

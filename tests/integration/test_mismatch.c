@@ -2,9 +2,6 @@
 /* Calls that do not match (src/failure/mismatch.c): the histories of three ranks are written onto their boards, and
  * rank 0 is given a message that does not fit. Which rank it blames, with which facts.
  * check: waits notsan */
-#include <check.h>
-#include <stdlib.h>
-#include <string.h>
 #include "../../src/boot/activity.h"
 #include "../../src/core/call.h"
 #include "../../src/core/comm.h"

@@ -2,20 +2,14 @@
 /* What one rank lacks (descriptors) or got wrong (a buffer) ends the operation on both ranks, with that rank's name and
  * that cause: over TCP no rank blames the network, and if one reads the other's memory, it says whose buffer is bad.
  * check: notsan noasan */
-#include <check.h>
 #include <dirent.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
-#include <stdbool.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
-#include <unistd.h>
 #include "../../src/base/status.h"
 #include "../support/ranks.h"
 #include "../support/suite.h"

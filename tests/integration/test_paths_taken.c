@@ -1,16 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Which way the data went: the results are right on the slow path too, so the flags that the last operation left in
  * the slots of links say whether a slot referred to the sender's memory (zero copy) or held a copy. */
-#include <check.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sched.h>
 #include <signal.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
-#include <unistd.h>
 #include "../../src/core/comm.h"
 #include "../../src/core/links.h"
 #include "../../src/decide/machine.h"

@@ -2,8 +2,6 @@
 /* check: notsan */
 /* What profiler plugins of every version get to see of operations, groups and net plugins. */
 #include <libgen.h>
-#include <nccl.h>
-#include <stdlib.h>
 #include <sys/mman.h>
 #include "../../src/base/param.h"
 #include "../../src/base/status.h"

@@ -1,10 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What `hocket ps` collects: all ranks of a communicator, and the one that keeps the others waiting. */
 #include <signal.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/wait.h>
-#include <unistd.h>
 #include "../../src/base/wait.h"
 #include "../../src/boot/bootstrap.h"
 #include "../../src/core/comm.h"

@@ -4,11 +4,6 @@
  * check: fast timeout=120 long=asan */
 #include <float.h>
 #include <hocket.h>
-#include <math.h>
-#include <stdbool.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include "../../src/collectives/algorithm.h"
 #include "../../src/kernels/host/kernels.h"
 #include "../../src/program/quantised.h"

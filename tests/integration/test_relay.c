@@ -2,17 +2,9 @@
 /* Rails that are not connected, over the fake libibverbs.so.1: ranks of pretended hosts, each of which may open one
  * card only, send to ranks of other rails through a rank of their host or of the peer's (PXN).
  * check: timeout=300 */
-#include <check.h>
-#include <errno.h>
-#include <nccl.h>
 #include <stdatomic.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
-#include <unistd.h>
-#include "../../src/base/param.h"
 #include "../../src/core/comm.h"
 #include "../support/fake_rdma.h"
 #include "../support/ranks.h"

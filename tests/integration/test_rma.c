@@ -2,17 +2,11 @@
 /* One-sided operations on host memory: the same bodies for ranks that are threads or processes, over each way into a
  * peer's memory: stores, copies by the kernel, writes by a network card (the fake libibverbs.so.1), messages.
  * check: timeout=300 */
-#include <check.h>
 #include <hocket.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/wait.h>
-#include <unistd.h>
 #include "../support/fake_rdma.h"
 #include "../support/ranks.h"
 #include "../support/suite.h"

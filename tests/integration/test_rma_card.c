@@ -3,8 +3,6 @@
  * to them. Ranks are threads that have no other way to each other's memory.
  * Under TSan it takes a minute, and test_rma runs the same connections there.
  * check: fast timeout=300 notsan */
-#include <check.h>
-#include <nccl.h>
 #include "../support/fake_rdma.h"
 #include "../support/ranks.h"
 #include "../support/suite.h"

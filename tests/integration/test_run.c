@@ -3,13 +3,9 @@
 /* How calls on host memory run and end (src/run/collective.c, members.c). There are two real ranks, and what rank 1
  * does is the test's: it fills the links of rank 1 while rank 0 is in a call. The clock is the test's, too: while rank
  * 0 is in a call, each look at it takes 25 ms. */
-#include <check.h>
 #include <pthread.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/syscall.h>
 #include <time.h>
-#include <unistd.h>
 #include "../../src/base/log.h"
 #include "../../src/base/param.h"
 #include "../../src/collectives/transfer.h"

@@ -1,13 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Host streams: which thread runs a batch, in which order, and what is seen of it from other threads. And
  * hocketCommProbe. */
-#include <check.h>
 #include <fenv.h>
 #include <hocket.h>
 #include <limits.h>
 #include <pthread.h>
 #include <stdatomic.h>
-#include <stdlib.h>
 #include <sys/resource.h>
 #include "../../src/base/wait.h"
 #include "../support/ranks.h"

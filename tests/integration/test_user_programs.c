@@ -1,9 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* HOCKET_PROGRAMS: programs from files run as built-in ones do, and ranks must have the same. */
-#include <check.h>
 #include <hocket.h>
-#include <stdlib.h>
-#include <unistd.h>
 #include "../../src/base/param.h"
 #include "../../src/core/comm.h"
 #include "../../src/decide/folder.h"

@@ -2,13 +2,9 @@
 /* check: fast timeout=300 */
 /* Collectives whose blocks differ in length: random counts, zeros, one rank with everything; packed and with gaps, in
  * place and not, in groups and on streams, all types; counts that do not match; wrong arguments. */
-#include <check.h>
 #include <hocket.h>
 #include <math.h>
 #include <pthread.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include "../support/ranks.h"
 #include "../support/suite.h"
 

@@ -4,9 +4,7 @@
 #ifndef HK_TESTS_BOOT_BENCH_H
 #define HK_TESTS_BOOT_BENCH_H
 #include <sys/syscall.h>
-#include <unistd.h>
 #include "../../src/base/log.h"
-#include "../../src/base/param.h"
 #include "../../src/boot/internal.h"
 #include "process.h"
 #include "scratch.h"

@@ -2,19 +2,12 @@
 /* For the bootstrap's tests: ranks as threads, ranks as processes, and the events that each got. */
 #ifndef HK_TESTS_BOOT_RANKS_H
 #define HK_TESTS_BOOT_RANKS_H
-#include <check.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
-#include <sys/wait.h>
-#include <unistd.h>
-#include "../../src/base/param.h"
 #include "../../src/base/service.h"
 #include "../../src/boot/bootstrap.h"
 #include "process.h"

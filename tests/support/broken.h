@@ -2,9 +2,6 @@
 /* Makes a wrong file of a right one. */
 #ifndef SUPPORT_BROKEN_H
 #define SUPPORT_BROKEN_H
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include "suite.h"
 
 /* Replaces the n-th occurrence (from 1 on) of `what` by `by`. Frees the text; the caller frees the result. */

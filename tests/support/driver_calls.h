@@ -3,12 +3,9 @@
  * instructions that count and go on to the function, whatever its parameters are.  They may also refuse a call. */
 #ifndef HK_TESTS_DRIVER_CALLS_H
 #define HK_TESTS_DRIVER_CALLS_H
-#include <stdbool.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <string.h>
 #include <sys/mman.h>
 #include "../../src/device/cuda.h"
+#include "suite.h"
 
 enum {
 #define NUMBER(member, symbol, params) CALL_##member,

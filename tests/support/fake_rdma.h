@@ -8,7 +8,6 @@
 #include <linux/capability.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
-#include <unistd.h>
 #include "../../src/base/param.h"
 #include "../fakes/verbs.h"
 #include "fake_machine.h"

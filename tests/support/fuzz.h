@@ -3,10 +3,8 @@
  * scripts/fuzz.sh. */
 #ifndef HK_TEST_FUZZ_H
 #define HK_TEST_FUZZ_H
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include "../../src/base/wait.h" /* hk_now_ns */
+#include "suite.h"
 
 static uint64_t fuzz_state, fuzz_seed, fuzz_deadline_ns;
 

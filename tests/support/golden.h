@@ -3,13 +3,8 @@
  * HOCKET_TEST_UPDATE=1 writes the file again. Its diff shows what a change reaches; look at it before you commit it. */
 #ifndef HK_TESTS_GOLDEN_H
 #define HK_TESTS_GOLDEN_H
-#include <check.h>
 #include <math.h>
-#include <stdbool.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
+#include "suite.h"
 
 typedef struct golden {
   FILE *file;

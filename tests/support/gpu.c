@@ -179,6 +179,20 @@ void gpu_open(gpu_ranks *g, int n, int devices, size_t room) {
 
 void gpu_init_all(gpu_ranks *g) { OK_NCCL(ncclCommInitAll(g->comm, g->n, g->device)); }
 
+static gpu_ranks begun;
+static bool is_begun;
+
+gpu_ranks *gpu_begin(int n, int devices, size_t room) {
+  gpu_open(&begun, n, devices, room);
+  gpu_init_all(&begun);
+  is_begun = true;
+  return &begun;
+}
+
+void gpu_end(void) {
+  if (is_begun) gpu_close(&begun);
+}
+
 void gpu_init_config(gpu_ranks *g, ncclConfig_t *config) {
   ncclUniqueId id;
   OK_NCCL(ncclGetUniqueId(&id));
@@ -220,6 +234,7 @@ ncclResult_t wait_for_error(ncclComm_t c) {
 }
 
 void gpu_close(gpu_ranks *g) {
+  if (g == &begun) is_begun = false;
   for (int r = 0; r < g->n; r++)
     if (g->comm[r]) ck_assert_int_eq(rank_left_work(g->comm[r]), 0);
   for (int r = 0; r < g->n; r++)
@@ -334,6 +349,12 @@ void gpu_check_some(const gpu_ranks *g, const gpu_call *c, int first, int ranks)
 }
 
 void gpu_check(const gpu_ranks *g, const gpu_call *c) { gpu_check_some(g, c, 0, g->n); }
+
+void gpu_try(const gpu_ranks *g, const gpu_call *c) {
+  gpu_fill(g, c);
+  gpu_group(g, c);
+  gpu_check(g, c);
+}
 
 CUgraphExec gpu_end_capture(CUstream s) {
   CUgraph graph;

@@ -6,7 +6,6 @@
 #include <check.h>
 #include <hocket.h>
 #include <stdbool.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -82,7 +81,7 @@ void gpu_environment(void);
 /* False, and a line that says so: the kernels were not compiled. */
 bool gpu_here(void);
 /* The main of tests on GPUs, as suite_main: skipped without kernels. */
-#define gpu_main(...) (gpu_environment(), gpu_here() ? suite_main(__VA_ARGS__) : 77)
+#define gpu_main(...) (gpu_environment(), gpu_here() ? suite_main(__VA_ARGS__, .teardown = gpu_end) : 77)
 CUdeviceptr gpu_alloc(int device, size_t bytes);
 
 /* The n-th launch (or kernel: `which` is CUDAEMU_FAIL_LAUNCH or _KERNEL) of a process fails, after those of init: three
@@ -96,6 +95,9 @@ extern long gpu_held_before[EMU_HELD];
 /* `devices` of them take turns. */
 void gpu_open(gpu_ranks *g, int n, int devices, size_t room);
 void gpu_init_all(gpu_ranks *g);
+/* Both. Tests of gpu_main need not close them. */
+gpu_ranks *gpu_begin(int n, int devices, size_t room);
+void gpu_end(void);
 void gpu_init_config(gpu_ranks *g, ncclConfig_t *config);
 /* Streams that the legacy stream does not order, in place of those that gpu_open made. */
 void gpu_unorder_streams(gpu_ranks *g);
@@ -129,6 +131,8 @@ double gpu_wanted(const gpu_ranks *g, const gpu_call *c, int r, size_t i, double
 void gpu_check_some(const gpu_ranks *g, const gpu_call *c, int first, int ranks);
 /* The outputs of all ranks are right. */
 void gpu_check(const gpu_ranks *g, const gpu_call *c);
+/* All ranks' inputs, the calls as a group, and their outputs. */
+void gpu_try(const gpu_ranks *g, const gpu_call *c);
 
 /* Ends what the stream captures. */
 CUgraphExec gpu_end_capture(CUstream s);

@@ -3,14 +3,11 @@
  * the test plays. */
 #ifndef HK_TESTS_GPU_PROXY_H
 #define HK_TESTS_GPU_PROXY_H
-#include <check.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 #include "../../src/base/param.h"
 #include "../../src/base/wait.h"
 #include "../../src/gpu/proxied.h"
+#include "suite.h"
 
 enum { SLOTS = 4, SLOT_BYTES = 4096, RANK = 0, PEER = 1, SIGNATURE = 0x9f03 };
 
@@ -261,4 +258,15 @@ static inline void post_lines(const hk_gpu_link *l, uint64_t k, uint32_t bytes) 
   __atomic_store_n(word_of(l, k), (uint64_t)(number ^ HK_GPU_IN_LINES) << 32 | SIGNATURE, __ATOMIC_RELAXED);
 }
 static inline void give_back(const world *w, uint64_t k) { __atomic_store_n(w->recv.head, k + 1, __ATOMIC_RELEASE); }
+/* The world of a test, and its proxy, which ends before the test does or with it. */
+static world *w;
+static inline void setup(void) { w = calloc(1, sizeof *w); }
+static inline void end_proxy(void) {
+  hk_gpu_proxy_end(w->proxy, false);
+  w->proxy = NULL;
+}
+static inline void teardown(void) {
+  if (w->proxy) end_proxy();
+  free(w);
+}
 #endif

@@ -2,12 +2,10 @@
 /* Ranks whose GPUs are POSIX threads: programs bound to links and launched, for tests of the GPU executor. */
 #ifndef HK_TESTS_GPU_RANKS_H
 #define HK_TESTS_GPU_RANKS_H
-#include <check.h>
-#include <stdlib.h>
-#include <unistd.h>
 #include "../../src/collectives/algorithm.h"
 #include "../../src/kernels/reduce.h"
 #include "../../src/program/builder.h"
+#include "suite.h"
 #define HK_SHIM "../../../tests/support/gpu_threads.h"
 #include "../../src/kernels/cuda/exec.cu"
 

@@ -13,12 +13,36 @@ void ib_begin(int devices) {
   rdma_param("NCCL_NET", "IB");
 }
 
-void ib_end(void) { rdma_end(verbs); }
+static bench made; /* its world is NULL: there is none */
+
+net_world *ib_world(uint32_t nslots, size_t slot_bytes) { return net_world_new(2, nslots, slot_bytes); }
+net_world *ib_world_of(uint32_t nslots, size_t slot_bytes, void (*before)(int rank)) {
+  return net_world_of(2, nslots, slot_bytes, before);
+}
+
+void ib_end(void) {
+  if (made.w) {
+    ck_assert_uint_eq(made.c->ctx->counts.pinned + made.peer->ctx->counts.pinned, verbs->locked);
+    for (int i = 0; i < 4; i++) verbs->device[i].dead = verbs->device[i].down = 0;
+    hk_ib_mark_failed(made.c);
+    hk_ib_mark_failed(made.peer);
+    made.w = NULL;
+  }
+  net_worlds_end();
+  if (verbs) rdma_end(verbs);
+  verbs = NULL;
+}
 
 void ib_make_streams(net_world *w, stream t[2], unsigned count, uint32_t most) {
   for (int i = 0; i < 2; i++)
     t[i] = (stream){
         .rank = &w->ranks[i], .peer = 1 - i, .channel = 3, .count = count, .most = most, .want = true, .both = true};
+}
+
+void ib_run_streams(net_world *w, unsigned count, uint32_t most) {
+  stream t[2];
+  ib_make_streams(w, t, count, most);
+  run_streams(w, t, 2);
 }
 
 void ib_spoil_rest(hk_ib_conn *c) {
@@ -100,18 +124,7 @@ bench bench_open(int devices) {
   ib_spoil_rest(b.c);
   ib_spoil_rest(b.peer);
   ck_assert(b.c->dials && !b.peer->dials);
-  return b;
-}
-
-void bench_close(bench *b) {
-  ck_assert_uint_eq(b->c->ctx->counts.pinned + b->peer->ctx->counts.pinned, verbs->locked);
-  for (int i = 0; i < 4; i++) verbs->device[i].dead = verbs->device[i].down = 0;
-  hk_ib_mark_failed(b->c); /* nothing is waited for */
-  hk_ib_mark_failed(b->peer);
-  net_unlink(b->send);
-  net_unlink(b->recv);
-  net_world_free(b->w);
-  ib_end();
+  return made = b;
 }
 
 hk_ib_msg bench_message_for(const hk_ib_conn *c) {

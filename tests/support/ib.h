@@ -3,8 +3,6 @@
  * connection to which a test says what has happened and what time it is. */
 #ifndef HK_TESTS_IB_H
 #define HK_TESTS_IB_H
-#include <check.h>
-#include "../../src/base/param.h"
 #include "../../src/transport/net/ib/ib_port.h"
 #include "../../src/transport/net/ib/ib_state.h"
 #include "fake_rdma.h"
@@ -16,9 +14,15 @@
 extern fake_verbs_state *verbs;
 
 void ib_begin(int devices);
+/* Two ranks; `before` is called before each, to set what it is to find. */
+net_world *ib_world(uint32_t nslots, size_t slot_bytes);
+net_world *ib_world_of(uint32_t nslots, size_t slot_bytes, void (*before)(int rank));
+/* Links and ranks end, and the machine looks for what is left over. After each test, or before. */
 void ib_end(void);
+#define ib_main(name, ...) suite_main(name, .teardown = ib_end, __VA_ARGS__)
 
 void ib_make_streams(net_world *w, stream t[2], unsigned count, uint32_t most);
+void ib_run_streams(net_world *w, unsigned count, uint32_t most);
 
 /* Writes wrong values behind the last used element of each list, so that a read past the end shows. */
 void ib_spoil_rest(hk_ib_conn *c);
@@ -47,9 +51,7 @@ typedef struct bench {
 
 hk_ib_conn *bench_conn(const hk_link *l);
 
-bench bench_open(int devices);
-
-void bench_close(bench *b);
+bench bench_open(int devices); /* it ends with ib_end: nothing is waited for */
 
 /* The next message on the control connection that this rank's peer has sent. */
 hk_ib_msg bench_message_for(const hk_ib_conn *c);

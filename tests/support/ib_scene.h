@@ -9,9 +9,7 @@
 #include <sys/mman.h>
 #include "../../src/device/device.h"
 #include "../../src/program/limits.h"
-#include "../../src/program/program.h"
 #include "../../src/transport/net/ib/ib_data.h"
-#include "../../src/transport/registry.h"
 #include "../../src/transport/remote.h"
 #include "ib_trace.h"
 
@@ -148,7 +146,7 @@ static void scene_await_redial(const scene *s) {
 
 static hk_link *scene_small_link(scene *s, int rank, hk_link_kind kind) {
   const hk_link_key key = {.peer = (1 - rank), .kind = (uint8_t)kind, .channel = 3};
-  hk_link *l = calloc(1, sizeof *l);
+  hk_link *l = calloc(1, sizeof(net_made));
   l->small = calloc(SLOTS, HK_LINK_SMALL);
   l->small_bytes = HK_LINK_SMALL;
   ck_assert_int_eq(hk_transport_net.open(s->w->ranks[rank].state, &key, l), HK_OK);
@@ -271,7 +269,7 @@ static hk_link *scene_gpu_link(scene *s, int rank, hk_link_kind kind, bool there
   const hk_link_key key = {.peer = (1 - rank), .kind = (uint8_t)kind, .channel = 3};
   hk_transport_state *state = s->w->ranks[rank].state;
   char *at;
-  hk_link *l = calloc(1, sizeof *l);
+  hk_link *l = calloc(1, sizeof(net_made));
   l->owner = state;
   if (there) {
     l->gpu = &gpu;

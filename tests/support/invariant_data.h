@@ -3,8 +3,6 @@
 #ifndef HK_TESTS_INVARIANT_DATA_H
 #define HK_TESTS_INVARIANT_DATA_H
 #include <math.h>
-#include <nccl.h>
-#include <stdint.h>
 #include "ranks.h"
 
 static inline uint64_t invariant_hash(uint64_t x) {

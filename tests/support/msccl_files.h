@@ -2,9 +2,7 @@
 /* Writes algorithms in MSCCL's XML. */
 #ifndef SUPPORT_MSCCL_FILES_H
 #define SUPPORT_MSCCL_FILES_H
-#include <stdbool.h>
-#include <stdio.h>
-#include <string.h>
+#include "suite.h"
 
 typedef struct msccl_writer {
   FILE *f;

@@ -3,9 +3,8 @@
  * providers. */
 #ifndef HK_TESTS_NET_STREAMS_H
 #define HK_TESTS_NET_STREAMS_H
-#include <check.h>
-#include "../../src/program/program.h"
 #include "net_world.h"
+#include "suite.h"
 
 static inline uint32_t mix(uint32_t x) { /* a hash, for sizes and contents that both sides know */
   x ^= x >> 16;

@@ -27,6 +27,11 @@
 enum { NET_MAIL = 1024 > 4 * NET_RANKS ? 1024 : 4 * NET_RANKS };
 
 typedef struct net_world net_world;
+typedef struct net_made { /* a link, and whose it is; NULL: the test ends it */
+  hk_link link;
+  net_world *world;
+  struct net_made *next;
+} net_made;
 typedef struct net_rank {
   net_world *world;
   int rank;
@@ -49,7 +54,10 @@ struct net_world {
   int nwires; /* of connections so far */
   hk_peer peers[NET_RANKS];
   net_rank ranks[NET_RANKS];
+  net_made *links;
+  net_world *next;
 };
+static net_world *net_worlds; /* of the test, that it has not freed */
 
 static inline void net_pair(bool tcp, int fd[2]) {
   fd[0] = fd[1] = -1;
@@ -140,6 +148,8 @@ static inline net_world *net_world_of(int n, uint32_t nslots, size_t slot_bytes,
   char facts[NET_RANKS][HK_FACT_BYTES];
   memset(facts, 0, sizeof facts);
   w->n = n;
+  w->next = net_worlds;
+  net_worlds = w;
   pthread_mutex_init(&w->lock, NULL);
   for (int i = 0; i < n; i++) {
     w->peers[i].host = 7;
@@ -156,21 +166,22 @@ static inline net_world *net_world_new(int n, uint32_t nslots, size_t slot_bytes
   return net_world_of(n, nslots, slot_bytes, NULL);
 }
 
-static inline void net_world_free(net_world *w) {
-  for (int i = 0; i < w->n; i++) hk_transport_net.detach(w->ranks[i].state);
-  for (int i = 0; i < w->nmail; i++)
-    if (w->mail[i].fd >= 0) close(w->mail[i].fd);
-  pthread_mutex_destroy(&w->lock);
-  free(w);
-}
-
 static inline hk_status net_try_link(net_rank *r, int peer, hk_link_kind kind, int channel, hk_link **out) {
   hk_link_key key = {.peer = peer, .kind = (uint8_t)kind, .channel = (uint8_t)channel};
-  hk_link *l = calloc(1, sizeof *l);
-  hk_status rc = hk_transport_net.open(r->state, &key, l);
-  if (rc != HK_OK) free(l);
-  *out = rc == HK_OK ? l : NULL;
-  return rc;
+  net_made *m = calloc(1, sizeof *m);
+  hk_status rc = hk_transport_net.open(r->state, &key, &m->link);
+  *out = rc == HK_OK ? &m->link : NULL;
+  if (rc != HK_OK) {
+    free(m);
+    return rc;
+  }
+  pthread_mutex_lock(&r->world->lock);
+  m->world = r->world;
+  net_made **last = &r->world->links;
+  while (*last) last = &(*last)->next;
+  *last = m;
+  pthread_mutex_unlock(&r->world->lock);
+  return HK_OK;
 }
 static inline hk_link *net_link(net_rank *r, int peer, hk_link_kind kind, int channel) {
   hk_link *l;
@@ -179,9 +190,35 @@ static inline hk_link *net_link(net_rank *r, int peer, hk_link_kind kind, int ch
 }
 
 static inline void net_unlink(hk_link *l) {
+  net_made *m = (net_made *)(void *)l;
   hk_transport_net.close(l);
-  free(l);
+  if (m->world) {
+    net_made **at = &m->world->links;
+    pthread_mutex_lock(&m->world->lock);
+    while (*at != m) at = &(*at)->next;
+    *at = m->next;
+    pthread_mutex_unlock(&m->world->lock);
+  }
+  free(m);
 }
+
+/* Its links end in the order in which they were made. */
+static inline void net_world_free(net_world *w) {
+  net_world **at = &net_worlds;
+  while (w->links) net_unlink(&w->links->link);
+  for (int i = 0; i < w->n; i++) hk_transport_net.detach(w->ranks[i].state);
+  for (int i = 0; i < w->nmail; i++)
+    if (w->mail[i].fd >= 0) close(w->mail[i].fd);
+  while (*at != w) at = &(*at)->next;
+  *at = w->next;
+  pthread_mutex_destroy(&w->lock);
+  free(w);
+}
+/* After a test: all of its worlds. */
+static inline void net_worlds_end(void) {
+  while (net_worlds) net_world_free(net_worlds);
+}
+#define net_main(name, ...) suite_main(name, .teardown = net_worlds_end, __VA_ARGS__)
 
 /* A thread that makes progress for twelve seconds of the real clock, and nothing moves, would do so for ever: that
  * fails at once. */

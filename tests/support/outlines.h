@@ -2,12 +2,11 @@
 /* Outlines for machines that a test describes by numbers, without a communicator or a simulator. */
 #ifndef SUPPORT_OUTLINES_H
 #define SUPPORT_OUTLINES_H
-#include <check.h>
-#include <stdlib.h>
 #include "../../src/collectives/algorithm.h"
 #include "../../src/decide/cost.h"
 #include "../../src/decide/select.h"
 #include "../../src/program/layout.h"
+#include "suite.h"
 
 /* The machine with outlines of ranks that stand host after host, the last host with the fewest. They are kept until the
  * process ends, so machines with equal numbers share them. */

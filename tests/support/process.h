@@ -2,14 +2,12 @@
 /* What tests set and count in their own process. */
 #ifndef HK_TESTS_PROCESS_H
 #define HK_TESTS_PROCESS_H
-#include <check.h>
 #include <dirent.h>
-#include <stdlib.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
-#include <unistd.h>
 #include "../../src/base/param.h"
 #include "../../src/base/wait.h"
+#include "suite.h"
 
 static inline int count_entries(const char *folder) {
   int n = 0;

@@ -2,12 +2,11 @@
 /* For test_algorithms*.c: the verifier over an algorithm's programs of all ranks. */
 #ifndef HK_TESTS_PROVE_ALGORITHMS_H
 #define HK_TESTS_PROVE_ALGORITHMS_H
-#include <check.h>
-#include <stdlib.h>
 #include "../../src/collectives/algorithm.h"
 #include "../../src/decide/machine.h"
 #include "../../src/program/builder.h"
 #include "../../src/program/verify.h"
+#include "suite.h"
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define PROVE_SANITIZED 1

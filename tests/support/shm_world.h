@@ -6,18 +6,15 @@
 #ifndef HK_TESTS_TEST_SHM_WORLD_H
 #define HK_TESTS_TEST_SHM_WORLD_H
 #include <pthread.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
-#include <unistd.h>
 #include "../../src/base/facts.h"
 #include "../../src/base/param.h"
 #include "../../src/base/service.h"
 #include "../../src/program/program.h"
 #include "../../src/transport/peer.h"
 #include "../../src/transport/shm/shm.h"
+#include "suite.h"
 
 /* Check's assertions belong to the main thread of the test's process: elsewhere a failure ends the process. */
 #define MUST(condition)                                                                                                \

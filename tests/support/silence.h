@@ -2,14 +2,9 @@
 /* Sockets to which nothing comes any more, as when the cable is out: a packet filter drops all. */
 #ifndef HK_TESTS_SILENCE_H
 #define HK_TESTS_SILENCE_H
-#include <check.h>
-#include <errno.h>
 #include <linux/filter.h>
-#include <stdbool.h>
-#include <stdio.h>
-#include <string.h>
 #include <sys/socket.h>
-#include <unistd.h>
+#include "suite.h"
 
 static inline int silence_try(int fd, bool silent) {
   struct sock_filter nothing = {.code = BPF_RET | BPF_K, .k = 0};

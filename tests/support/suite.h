@@ -1,10 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tests of a program, and its main. */
+/* Tests of a program, and its main; and the headers that most tests need. */
 #ifndef HK_TESTS_SUITE_H
 #define HK_TESTS_SUITE_H
 #include <check.h>
+#include <errno.h>
+#include <stdbool.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 /* Types and operators are the same steps of the same threads: under the thread sanitizer, where each costs ten times

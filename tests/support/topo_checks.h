@@ -2,11 +2,10 @@
 /* What holds of paths and channels on every machine. */
 #ifndef HK_TEST_TOPO_CHECKS_H
 #define HK_TEST_TOPO_CHECKS_H
-#include <check.h>
-#include <stdlib.h>
 #include "../../src/topo/paths.h"
 #include "../../src/topo/search.h"
 #include "../../src/topo/topo.h"
+#include "suite.h"
 
 /* Hops join, the way back is the mirror image, sums are right. */
 static inline void check_paths(const hk_paths *p) {

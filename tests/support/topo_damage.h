@@ -2,14 +2,11 @@
 /* Odd topologies: machines in words, and XML that is damaged. */
 #ifndef HK_TEST_TOPO_DAMAGE_H
 #define HK_TEST_TOPO_DAMAGE_H
-#include <check.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include "../../src/topo/synth.h"
 #include "../../src/topo/topo.h"
 #include "../../src/topo/xml.h"
 #include "fuzz.h"
+#include "suite.h"
 
 static inline const char *pick(const char *const *list, size_t n) { return list[rnd((uint32_t)n)]; }
 #define PICK(list) pick(list, sizeof(list) / sizeof *(list))

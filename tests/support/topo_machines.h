@@ -2,9 +2,8 @@
 /* Machines built by hand, link by link, for the tests of topologies, paths and the search. */
 #ifndef HK_TEST_TOPO_MACHINES_H
 #define HK_TEST_TOPO_MACHINES_H
-#include <check.h>
-#include <stdio.h>
 #include "../../src/topo/topo.h"
+#include "suite.h"
 
 static inline uint32_t m_add(hk_topo *t, hk_node_kind kind, uint64_t id, int numa) {
   uint32_t node;

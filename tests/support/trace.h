@@ -12,7 +12,6 @@
 #include <stdarg.h>
 #include <sys/syscall.h>
 #include <time.h>
-#include <unistd.h>
 #include "../../src/base/log.h"
 #include "../../src/base/param.h"
 #include "golden.h"

@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The binary interface: every value and layout that programs compiled against NCCL rely on.  It is checked when this
  * file is compiled; the run only shows that it was. */
-#include <check.h>
 #include <nccl.h>
-#include <stdlib.h>
 #include "../support/suite.h"
 
 #define IS(a, b) _Static_assert((a) == (b), #a " must be " #b)

@@ -1,18 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Addresses and the choice of interfaces. */
 #include <arpa/inet.h>
-#include <check.h>
 #include <dlfcn.h>
-#include <errno.h>
 #include <netdb.h>
 #include <poll.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 #include "../../src/base/addr.h"
 #include "../../src/base/iface.h"
-#include "../../src/base/param.h"
 #include "../support/process.h"
 #include "../support/suite.h"
 

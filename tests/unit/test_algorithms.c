@@ -7,9 +7,7 @@
  * two accesses with 8 slots orders them with fewer, where the same credit is waited for and later ones too.  Up to 16
  * ranks each number is run.
  * check: timeout=300 notsan noasan */
-#include <string.h>
 #include "../../src/collectives/pattern.h"
-#include "../../src/program/builder.h"
 #include "../support/prove_algorithms.h"
 #include "../support/suite.h"
 

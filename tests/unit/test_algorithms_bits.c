@@ -4,7 +4,6 @@
  *
  * Floating-point sums depend on the order.  So all ranks' programs are run with numbers in place of data: a number for
  * every input, and for every sum a hash of its parts in order.  Equal hashes are equal expressions, so equal bits. */
-#include <string.h>
 #include "../../src/program/cursor.h"
 #include "../support/prove_algorithms.h"
 #include "../support/suite.h"

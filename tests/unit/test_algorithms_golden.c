@@ -5,12 +5,8 @@
  * changed. After a change of an algorithm or of the model HOCKET_TEST_UPDATE=1 writes the file again: its diff shows
  * which algorithms the change reaches.
  * check: notsan noasan */
-#include <math.h>
 #include "../../src/base/param.h"
 #include "../../src/decide/constants.h"
-#include "../../src/decide/select.h"
-#include "../../src/program/builder.h"
-#include "../../src/program/layout.h"
 #include "../../src/topo/paths.h"
 #include "../../src/topo/search.h"
 #include "../../src/topo/synth.h"

@@ -1,10 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* ncclParam*: every parameter of the table by its key and by a handle.
  * check: notsan */
-#include <check.h>
 #include <nccl.h>
-#include <stdlib.h>
-#include <string.h>
 #include "../../src/base/param.h"
 #include "../support/suite.h"
 

@@ -3,10 +3,6 @@
  * not on the count, its place, the collective, the root, the channels or the way between the ranks.
  * check: fast timeout=120 long=asan */
 #include <hocket.h>
-#include <stdbool.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include "../support/invariant_data.h"
 #include "../support/suite.h"
 

@@ -3,8 +3,6 @@
 /* What comes to a process's listener for its ranks: before they have joined, for them, and after they have left; the
  * admission queue; the addresses that a process gives. Connections are socket pairs, and the test holds the
  * listener's lock. */
-#include <errno.h>
-#include <fcntl.h>
 #include <poll.h>
 #include <sys/resource.h>
 #include <sys/socket.h>

@@ -4,13 +4,8 @@
 #include <fcntl.h>
 #include <malloc.h>
 #include <poll.h>
-#include <stdio.h>
-#include <string.h>
 #include <sys/socket.h>
-#include <sys/wait.h>
-#include <unistd.h>
 #include "../../src/base/addr.h"
-#include "../../src/base/param.h"
 #include "../../src/boot/bootstrap.h"
 #include "../../src/boot/listener.h"
 #include "../../src/boot/process.h"

@@ -1,13 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The links of the overlay: frames in pieces, payloads that a socket does not accept at once, ends of all kinds. One
  * bootstrap, whose peers are the other ends of socket pairs. */
-#include <errno.h>
-#include <fcntl.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/socket.h>
-#include "../../src/base/param.h"
 #include "../../src/boot/internal.h"
 #include "../support/boot_ranks.h"
 

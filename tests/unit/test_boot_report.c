@@ -2,8 +2,6 @@
 /* check: notsan */
 /* Waits inside the bootstrap: which message and which failure ends one, when it is reported, and which ranks the report
  * names. Reports run on a clock of the test. */
-#include <errno.h>
-#include "../../src/base/param.h"
 #include "../support/boot_bench.h"
 
 static int warnings(void) {

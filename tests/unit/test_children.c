@@ -2,9 +2,6 @@
 /* check: notsan */
 /* Failures in making a child: which of the notices of other ranks counts, when the parent's own failure does, and which
  * of the lists of excluded ranks differs. */
-#include <check.h>
-#include <stdio.h>
-#include <string.h>
 #include "../../src/base/status.h"
 #include "../../src/boot/internal.h"
 #include "../../src/comm/children_internal.h"

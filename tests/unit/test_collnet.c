@@ -1,14 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Links of groups whose slots the network adds up, gathers and scatters, with the example CollNet plugin: ranks of this
  * process, moved by one thread in a random order that each run repeats. */
-#include <check.h>
 #include <libgen.h>
 #include <pthread.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
-#include "../../src/base/param.h"
 #include "../../src/program/program.h"
 #include "../../src/transport/collnet.h"
 #include "../support/leftovers.h"

@@ -3,7 +3,6 @@
 /* The emulated CUDA driver: what it is strict about, its faults on demand, and the order of streams. What all calls do
  * when nothing is wrong, the tests of GPUs show. */
 #include <pthread.h>
-#include <string.h>
 #include <sys/wait.h>
 #include <time.h>
 #include "../support/gpu.h"

@@ -2,10 +2,6 @@
 /* check: notsan long=asan */
 /* The cursor (src/program/cursor.h) against a naive expansion: random programs are written out instruction after
  * instruction, and which bytes of a block belong to a wave is counted byte by byte. */
-#include <check.h>
-#include <stdbool.h>
-#include <stdlib.h>
-#include <string.h>
 #include "../../src/program/cursor.h"
 #include "../support/randprog.h"
 #include "../support/suite.h"

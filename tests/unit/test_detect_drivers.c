@@ -5,8 +5,6 @@
 #include <libgen.h>
 #include "../../src/topo/paths.h"
 #include "../../src/topo/search.h"
-#include "../../src/topo/topo.h"
-#include "../../src/topo/xml.h"
 #include "../fakes/gpus.h"
 #include "../support/detect_checks.h"
 #include "../support/suite.h"

@@ -2,17 +2,11 @@
 /* The device of CUDA through the driver that runs on the CPU (tests/cudaemu), with a program of two
  * ranks on one GPU.
  * check: timeout=120 notsan */
-#include <check.h>
 #include <dlfcn.h>
-#include <errno.h>
 #include <libgen.h>
 #include <nccl.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
-#include <unistd.h>
 #include "../../src/collectives/algorithm.h"
 #include "../../src/device/device.h"
 #include "../../src/kernels/cuda/work.h"

@@ -3,7 +3,6 @@
  * does without; what it has made so far is given back, and the thread's context and capture mode are as before.  What
  * the driver refuses to take back would be a leak to ASan.
  * check: timeout=120 notsan noasan */
-#include <unistd.h>
 #include "../../src/device/device.h"
 #include "../support/driver_calls.h"
 #include "../support/golden.h"

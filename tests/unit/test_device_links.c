@@ -1,14 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Which kind of links two GPUs get, and what it can do, for everything that ranks can find out about each other. */
 /* check: notsan */
-#include <check.h>
 #include <linux/sockios.h>
 #include <pthread.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
-#include <unistd.h>
 #include "../../src/base/param.h"
 #include "../../src/base/wait.h"
 #include "../../src/transport/cuda/share.h"

@@ -1,16 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* check: waits */
 /* Connections of the bootstrap: what listeners of all kinds come to, in a dial and in a question; what forks close. */
-#include <errno.h>
-#include <fcntl.h>
 #include <poll.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
-#include <sys/wait.h>
-#include <unistd.h>
 #include "../../src/base/fork.h"
-#include "../../src/base/param.h"
 #include "../../src/base/tcp.h"
 #include "../../src/boot/dial.h"
 #include "../../src/boot/process.h"

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* check: notsan */
 /* The price of a group of calls (src/run/estimate.h), on communicators that have a machine and peers only. */
-#include <check.h>
-#include <stdlib.h>
 #include "../../src/core/backend.h"
 #include "../../src/core/call.h"
 #include "../../src/core/comm.h"

@@ -1,11 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Random configuration structs: callers compiled against any header, or handing over rubbish.  Every one is taken or
  * refused with a text; nothing beyond the size that it gives is read; a refusal leaves nothing behind. */
-#include <check.h>
 #include <nccl.h>
 #include <stddef.h>
-#include <stdio.h>
-#include <string.h>
 #include "../../src/base/param.h"
 #include "../../src/core/comm.h"
 #include "../support/fuzz.h"

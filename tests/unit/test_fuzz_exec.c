@@ -2,9 +2,6 @@
 /* Random programs on the executor, all ranks in one thread: proved programs must give right results, whatever the
  * sizes, the order of ranks, the number of channels, and whether links carry copies or references. HOCKET_TEST_SECONDS
  * and HOCKET_TEST_SEED: see scripts/fuzz.sh. */
-#include <check.h>
-#include <stdlib.h>
-#include <string.h>
 #include "../../src/base/wait.h" /* hk_now_ns */
 #include "../../src/kernels/exec_lanes.h"
 #include "../../src/kernels/steps.h"

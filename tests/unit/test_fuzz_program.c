@@ -3,9 +3,6 @@
 /* Random programs.  Valid ones must be proved, broken ones rejected; and what the verifier accepts, by whatever way it
  * came about, must give right results in every schedule that a plain interpreter tries.  Damaged text crashes nothing.
  * HOCKET_TEST_SECONDS and HOCKET_TEST_SEED: see scripts/fuzz.sh. */
-#include <check.h>
-#include <stdlib.h>
-#include <string.h>
 #include "../../src/base/wait.h" /* hk_now_ns */
 #include "../../src/program/verify.h"
 #include "../support/randprog.h"

@@ -2,7 +2,6 @@
 /* check: notsan */
 /* Files of programs of every form with random damage are read or refused. What is read is proved or refused. Nothing
  * crashes.  HOCKET_TEST_SECONDS and HOCKET_TEST_SEED: see scripts/fuzz.sh. */
-#include <string.h>
 #include "../../src/formats/file.h"
 #include "../support/fuzz.h"
 #include "../support/msccl_files.h"

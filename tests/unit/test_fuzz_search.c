@@ -3,10 +3,6 @@
 /* Invented machines, most of them absurd: whatever hk_topo_finish takes has paths and channels that hold, the same ones
  * when its parts come in another order, and found in a bounded number of steps. Those of some machines, always the same
  * ones, are in tests/golden/invented.txt. */
-#include <check.h>
-#include <stdlib.h>
-#include <string.h>
-#include "../../src/topo/paths.h"
 #include "../support/fuzz.h"
 #include "../support/golden.h"
 #include "../support/suite.h"

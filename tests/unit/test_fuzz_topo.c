@@ -2,8 +2,6 @@
 /* check: notsan */
 /* Random machine strings and damaged XML.  Whatever is taken is a finished topology that is written and read back the
  * same; whatever is not gets a message.  HOCKET_TEST_SECONDS and HOCKET_TEST_SEED: see scripts/fuzz.sh. */
-#include <string.h>
-#include "../../src/topo/topo.h"
 #include "../support/scratch.h"
 #include "../support/suite.h"
 #include "../support/topo_damage.h"

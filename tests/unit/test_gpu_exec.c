@@ -2,7 +2,6 @@
 /* The GPU executor (src/kernels/cuda/) on POSIX threads: programs of several ranks at once, against the host executor's
  * arithmetic, bit for bit; replays; LL; mismatches; abort.
  * check: fast timeout=300 long=tsan */
-#include <errno.h>
 #include "../../src/collectives/transfer.h"
 #include "../support/gpu_ranks.h"
 #include "../support/suite.h"

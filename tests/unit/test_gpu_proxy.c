@@ -1,17 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The proxy of GPU links alone: the test plays the kernels on a device that is ordinary memory, and the network. */
-#include <check.h>
 #include <dirent.h>
 #include <limits.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include "../support/gpu_proxy.h"
 #include "../support/suite.h"
 
 /* Each state of a sender, one slot. */
 TEST(sender_states) {
-  world *w = calloc(1, sizeof *w);
   begin(w, HOST);
   hk_gpu_proxy_link l = look(w, true);
   ck_assert(l.waits == HK_PROXY_WAITS_KERNEL && l.peer == PEER && l.channel == 3 && l.credits == SLOTS && l.done == 0);
@@ -28,13 +23,10 @@ TEST(sender_states) {
   UNTIL(look(w, true).waits == HK_PROXY_WAITS_KERNEL);
   l = look(w, true);
   ck_assert(l.head == 1 && l.credits == SLOTS && (l.word >> 32) == 0);
-  hk_gpu_proxy_end(w->proxy, false);
-  free(w);
 }
 
 /* Each state of a receiver, one slot. */
 TEST(receiver_states) {
-  world *w = calloc(1, sizeof *w);
   char who[16];
   begin(w, HOST);
   ck_assert_int_eq(look(w, false).waits, HK_PROXY_WAITS_NOTHING);
@@ -54,14 +46,11 @@ TEST(receiver_states) {
   check_text(w, false, "waits for the kernel to give slots back");
   give_back(w, 0);
   ck_assert_int_eq(look(w, false).waits, HK_PROXY_WAITS_NOTHING);
-  hk_gpu_proxy_end(w->proxy, false);
-  free(w);
 }
 
 /* Many slots in both directions, in order, with their data, wherever that is. */
 TEST_LOOP(stream, MEMORIES) {
   enum { N = 5 * SLOTS + 1 };
-  world *w = calloc(1, sizeof *w);
   begin(w, (memory)_i);
   UNTIL(atomic_load(&w->net.settled)); /* a slot sent before would be in the memory that is taken back */
   atomic_store(&w->net.takes, N);
@@ -81,14 +70,12 @@ TEST_LOOP(stream, MEMORIES) {
     for (int i = 0; i < HK_SLOT_INLINE; i++) ck_assert_int_eq(w->net.data[k][i], (char)(k + 1));
   }
   ck_assert_int_eq(atomic_load(&copies), _i == GPU_TAKEN_BACK ? 2 * N : 0);
-  hk_gpu_proxy_end(w->proxy, false);
+  end_proxy();
   ck_assert_int_eq(atomic_load(&w->failed), HK_OK);
-  free(w);
 }
 
 /* A word that is not the next slot's moves nothing. */
 TEST(old_word) {
-  world *w = calloc(1, sizeof *w);
   begin(w, HOST);
   atomic_store(&w->net.takes, 8);
   __atomic_store_n(word_of(&w->send, 0), UINT64_C(5) << 32 | SIGNATURE, __ATOMIC_RELEASE);
@@ -100,44 +87,35 @@ TEST(old_word) {
   ck_assert_int_eq(look(w, true).done, 0);
   send_slot(w, 0, 64);
   UNTIL(atomic_load(&w->net.taken) == 2);
-  hk_gpu_proxy_end(w->proxy, false);
-  free(w);
 }
 
 TEST(connecting) {
-  world *w = calloc(1, sizeof *w);
   w->net.connecting = true;
   begin(w, HOST);
   ck_assert_int_eq(look(w, true).waits, HK_PROXY_WAITS_CONNECTION);
   check_text(w, true, "connecting");
   check_text(w, false, "waits for the connection");
-  hk_gpu_proxy_end(w->proxy, false);
-  free(w);
 }
 
 /* The end waits until the network has all that the kernels have sent. */
 static void *take_later(void *arg) {
-  world *w = arg;
   UNTIL(look(w, true).done == 2);
   atomic_store(&w->net.takes, 2);
-  return NULL;
+  return arg;
 }
 TEST(ends_drained) {
-  world *w = calloc(1, sizeof *w);
   pthread_t thread;
   begin(w, HOST);
   send_slot(w, 0, 64);
   send_slot(w, 1, 64);
-  ck_assert_int_eq(pthread_create(&thread, NULL, take_later, w), 0);
+  ck_assert_int_eq(pthread_create(&thread, NULL, take_later, NULL), 0);
   pthread_join(thread, NULL);
-  hk_gpu_proxy_end(w->proxy, false);
+  end_proxy();
   ck_assert_int_eq(atomic_load(&w->net.taken), 2);
-  free(w);
 }
 
 /* A proxy that sleeps, as all launches have ended, is woken by the next one; without launches nothing is watched. */
 TEST(sleeps) {
-  world *w = calloc(1, sizeof *w);
   atomic_store(&w->over, 1);
   atomic_store(&w->net.takes, 4);
   begin(w, HOST);
@@ -149,8 +127,6 @@ TEST(sleeps) {
   const uint64_t until = hk_now_ns() + UINT64_C(300000000);
   UNTIL(hk_now_ns() > until);
   ck_assert_int_eq(atomic_load(&w->checks), 0);
-  hk_gpu_proxy_end(w->proxy, false);
-  free(w);
 }
 
 /* How often the proxy's thread has gone to sleep so far; a yield is no sleep. */
@@ -175,7 +151,6 @@ static long sleeps_so_far(void) {
 /* While a launch runs, its next slot does not wait for a proxy that sleeps. A test that is stopped for a tenth of a
  * second sees a sleep all the same: the best of several looks counts. */
 TEST(stays_awake_while_a_launch_runs) {
-  world *w = calloc(1, sizeof *w);
   long least = LONG_MAX;
   atomic_store(&w->net.takes, 20);
   begin(w, HOST);
@@ -190,13 +165,10 @@ TEST(stays_awake_while_a_launch_runs) {
     if (count < least) least = count;
   }
   ck_assert_int_eq(least, 0);
-  hk_gpu_proxy_end(w->proxy, false);
-  free(w);
 }
 
 /* A graph is launched without a call: once one was captured, the end of all launches no longer lets it sleep long. */
 TEST(looks_on_for_graphs) {
-  world *w = calloc(1, sizeof *w);
   atomic_store(&w->over, 1);
   begin(w, HOST);
   hk_gpu_proxy_wake(w->proxy, true);
@@ -205,26 +177,20 @@ TEST(looks_on_for_graphs) {
   int asked = atomic_load(&w->asked);
   UNTIL(atomic_load(&w->checks) >= checks + 5);
   ck_assert_int_eq(atomic_load(&w->asked), asked);
-  hk_gpu_proxy_end(w->proxy, false);
-  free(w);
 }
 
 /* While launches run without a slot the watchdog looks, and may end it. */
 TEST(watched) {
-  world *w = calloc(1, sizeof *w);
   begin(w, HOST);
   UNTIL(atomic_load(&w->checks) >= 2);
   ck_assert_int_eq(atomic_load(&w->failed), HK_OK);
   atomic_store(&w->refuse, 1);
   UNTIL(atomic_load(&w->failed));
   ck_assert_int_eq(atomic_load(&w->failed), HK_ERR_REMOTE);
-  hk_gpu_proxy_end(w->proxy, false);
-  free(w);
 }
 
 /* What ends a proxy is reported: the network, a length that no slot has. */
 TEST_LOOP(fails, 3) {
-  world *w = calloc(1, sizeof *w);
   begin(w, HOST);
   if (_i == 2)
     post_lines(&w->send, 0, HK_GPU_LL_NET_MAX + 1);
@@ -234,8 +200,6 @@ TEST_LOOP(fails, 3) {
     atomic_store(&w->net.fails, 1);
   UNTIL(atomic_load(&w->failed));
   ck_assert_int_eq(atomic_load(&w->failed), _i ? HK_ERR_INTERNAL : HK_ERR_REMOTE);
-  hk_gpu_proxy_end(w->proxy, false);
-  free(w);
 }
 
 /* Other work is done although no launch runs, by a proxy without links, too. Its check may end the thread, as its steps
@@ -256,7 +220,6 @@ static hk_status work_check(void *arg) {
 static bool work_quiet(void *arg) { return atomic_fetch_add(&((other_work *)arg)->asked, 1) == 3; }
 
 TEST_LOOP(does_other_work, 4) {
-  world *w = calloc(1, sizeof *w);
   other_work o = {.steps = 0};
   const hk_gpu_proxy_work work = {.step = work_step, .check = work_check, .quiet = work_quiet, .arg = &o};
   atomic_store(&w->over, 1);
@@ -272,21 +235,18 @@ TEST_LOOP(does_other_work, 4) {
   if (_i == 1) atomic_store(&o.fails, 1);
   if (_i == 2) atomic_store(&o.refuse, 1);
   if (_i == 1 || _i == 2) UNTIL(atomic_load(&w->failed) == (_i == 1 ? HK_ERR_SYSTEM : HK_ERR_REMOTE));
-  hk_gpu_proxy_end(w->proxy, false);
+  end_proxy();
   ck_assert_int_eq(atomic_load(&o.asked), _i == 1 || _i == 2 ? 0 : 4);
-  free(w);
 }
 
 /* A failure elsewhere ends it, whatever is still to be sent. */
 TEST(ends_with_failure) {
-  world *w = calloc(1, sizeof *w);
   begin(w, HOST);
   send_slot(w, 0, 64);
   UNTIL(look(w, true).done == 1);
   atomic_store(&w->failure, HK_ERR_REMOTE);
-  hk_gpu_proxy_end(w->proxy, false);
+  end_proxy();
   ck_assert_int_eq(atomic_load(&w->net.taken), 0);
-  free(w);
 }
 
-int main(void) { return suite_main("gpu_proxy", .timeout = 60); }
+int main(void) { return suite_main("gpu_proxy", .setup = setup, .teardown = teardown, .timeout = 60); }

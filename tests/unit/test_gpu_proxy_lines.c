@@ -1,10 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The proxy of GPU links alone: slots in LL lines. The test plays the kernels, the device and the network. */
-#include <check.h>
-#include <stdlib.h>
-#include <string.h>
 #include "../../src/gpu/lines.h"
-#include "../../src/gpu/proxied.h"
 #include "../support/gpu_proxy.h"
 #include "../support/suite.h"
 
@@ -54,7 +50,6 @@ TEST(lines) {
 
 /* A slot in lines is not sent before all of them are there, in whatever order they come. */
 TEST(lines_come_late) {
-  world *w = calloc(1, sizeof *w);
   begin(w, HOST);
   ck_assert_ptr_nonnull(w->send.lines);
   atomic_store(&w->net.takes, 8);
@@ -72,14 +67,11 @@ TEST(lines_come_late) {
   for (int i = 0; i < 20; i++) ck_assert_int_eq(w->net.data[0][i], 1);
   hk_gpu_proxy_link l = look(w, true);
   ck_assert(l.in_lines == 1 && l.done == 1 && l.word >> 32 == 0);
-  hk_gpu_proxy_end(w->proxy, false);
-  free(w);
 }
 
 /* Slots and lines in any order over one link, at both ends; a length of its own for each. */
 TEST(lines_and_slots) {
   enum { N = 9 * SLOTS + 1 };
-  world *w = calloc(1, sizeof *w);
   begin(w, HOST);
   atomic_store(&w->net.takes, N);
   atomic_store(&w->net.gives, N);
@@ -109,29 +101,24 @@ TEST(lines_and_slots) {
   }
   ck_assert_uint_eq(look(w, true).in_lines, in_lines);
   ck_assert_int_eq(atomic_load(&w->failed), HK_OK);
-  hk_gpu_proxy_end(w->proxy, false);
-  free(w);
 }
 
 /* Only the end whose small slots the CPU has gets lines. */
 TEST(lines_need_host_memory) {
-  world *w = calloc(1, sizeof *w);
   begin(w, GPU);
   ck_assert_ptr_null(w->send.lines);
   ck_assert_ptr_null(w->recv.lines);
-  hk_gpu_proxy_end(w->proxy, false);
-  free(w);
 }
 
 /* The receiver's end, which the proxy's thread leaves alone from now on. */
-static hk_gpu_proxied *still_receiver(world *w) {
+static hk_gpu_proxied *still_receiver(void) {
   hk_gpu_proxied *f = hk_gpu_proxy_links(w->proxy);
   while (f->link.kind != HK_LINK_RECV) f = f->next;
   hk_gpu_proxy_pause(w->proxy);
   return f;
 }
 /* The network's slot k, which is handed to the kernel. */
-static void hand_over(world *w, hk_gpu_proxied *f, uint64_t k, uint32_t bytes) {
+static void hand_over(hk_gpu_proxied *f, uint64_t k, uint32_t bytes) {
   const hk_gpu_proxy_env e = {.env = &w->env, .device = &w->device};
   hk_slot *slot = &f->link.slots[k % SLOTS];
   bool moved = false;
@@ -147,43 +134,37 @@ static void hand_over(world *w, hk_gpu_proxied *f, uint64_t k, uint32_t bytes) {
  * after a suspension, which may leave anything in the memory. */
 TEST(old_lines) {
   enum { ROUND = 1 << (32 - HK_GPU_LL_TAG_BITS) };
-  world *w = calloc(1, sizeof *w);
   begin(w, HOST);
-  hk_gpu_proxied *f = still_receiver(w);
+  hk_gpu_proxied *f = still_receiver();
   const uint64_t first = 5 * SLOTS + 1;
   f->link.done = first;
-  hand_over(w, f, first, 3000);
+  hand_over(f, first, 3000);
   ck_assert(has_lines(&w->recv, first, 3000));
-  for (uint64_t k = first + 1; k < first + ROUND; k++) hand_over(w, f, k, 8);
+  for (uint64_t k = first + 1; k < first + ROUND; k++) hand_over(f, k, 8);
   ck_assert_uint_eq(flag_of(first), flag_of(first + ROUND));
   uint64_t *line = lines_of(&w->recv, first);
   for (uint32_t i = 0; i < HK_GPU_LL_NET_MAX / 4; i++) ck_assert_uint_ne(line[i] >> 32, flag_of(first + ROUND));
-  hand_over(w, f, first + ROUND, 3000);
+  hand_over(f, first + ROUND, 3000);
   ck_assert(has_lines(&w->recv, first + ROUND, 3000));
   memset(w->recv.lines, 0x77, (size_t)SLOTS * 2 * HK_GPU_LL_NET_MAX);
   hk_gpu_proxied_clear_lines(f);
   for (uint64_t k = 0; k < SLOTS; k++)
     for (uint32_t i = 0; i < HK_GPU_LL_NET_MAX / 4; i++)
       ck_assert_uint_eq(lines_of(&w->recv, k)[i], (uint64_t)hk_gpu_line_flag(f->link.done, 0) << 32);
-  hk_gpu_proxy_end(w->proxy, false);
-  free(w);
 }
 
 /* A slot that has no lines, because it is empty or too long, shows its tag in the first one all the same. */
 TEST(lines_of_another_call) {
-  world *w = calloc(1, sizeof *w);
   begin(w, HOST);
-  hk_gpu_proxied *f = still_receiver(w);
+  hk_gpu_proxied *f = still_receiver();
   static const uint32_t sizes[] = {0, HK_GPU_LL_NET_MAX + 1, HK_GPU_LL_NET_MAX};
   for (uint64_t k = 0; k < 3; k++) {
-    hand_over(w, f, k, sizes[k]);
+    hand_over(f, k, sizes[k]);
     const uint64_t *line = lines_of(&w->recv, k);
     ck_assert_uint_eq(line[0] >> 32, flag_of(k));
     ck_assert_uint_eq(line[1] >> 32, flag_of(k));
     ck_assert_int_eq(line[2] >> 32 == flag_of(k), sizes[k] == HK_GPU_LL_NET_MAX);
   }
-  hk_gpu_proxy_end(w->proxy, false);
-  free(w);
 }
 
-int main(void) { return suite_main("gpu_proxy_lines", .timeout = 60); }
+int main(void) { return suite_main("gpu_proxy_lines", .setup = setup, .teardown = teardown, .timeout = 60); }

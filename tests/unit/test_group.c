@@ -2,10 +2,7 @@
 /* check: notsan */
 /* Groups (src/comm/group.h): which calls run, when and in which order, and what is held meanwhile. The communicators
  * have nothing but their state, and a backend that writes down what it is given. */
-#include <check.h>
 #include <pthread.h>
-#include <stdlib.h>
-#include <string.h>
 #include "../../src/base/log.h"
 #include "../../src/base/param.h"
 #include "../../src/boot/activity.h"

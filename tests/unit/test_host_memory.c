@@ -2,15 +2,10 @@
 /* The host's memory that ranks share: its addresses, which region an address belongs to, and what is left when it is
  * freed.
  * check: notsan noasan */
-#include <check.h>
-#include <errno.h>
 #include <fcntl.h>
-#include <stdio.h>
-#include <string.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
-#include <unistd.h>
 #include "../../src/device/host.h"
 #include "../support/suite.h"
 

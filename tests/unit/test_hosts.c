@@ -2,10 +2,7 @@
 /* check: notsan */
 /* What the ranks' rows give of their hosts (src/comm/hosts.c): cores, ranks, the machine's facts, how long waits
  * spin. The communicator has no peers but in its table, and its backend keeps the facts. */
-#include <check.h>
 #include <sched.h>
-#include <stdlib.h>
-#include <string.h>
 #include "../../src/base/param.h"
 #include "../../src/boot/host.h"
 #include "../../src/comm/hosts.h"

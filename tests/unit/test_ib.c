@@ -1,12 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The verbs provider between ranks that are threads, over the fake libibverbs.so.1: data, faults, memory that runs
  * out. */
-#include <sys/resource.h>
-#include "../../src/program/program.h"
 #include "../../src/transport/net/ib/ib_data.h"
 #include "../../src/transport/net/ib/ib_device.h"
-#include "../../src/transport/net/ib/ib_state.h"
-#include "../../src/transport/registry.h"
 #include "../fakes/rdmacm.h"
 #include "../support/ib.h"
 
@@ -33,20 +29,18 @@ TEST_LOOP(carries_messages, HK_ARRAY_LENGTH(ways)) {
   ib_begin(2);
   if (ways[_i].name) rdma_param(ways[_i].name, ways[_i].value);
   if (ways[_i].qps) rdma_param("NCCL_IB_QPS_PER_CONNECTION", ways[_i].qps);
-  net_world *w = net_world_new(2, ways[_i].nslots, 131072);
+  net_world *w = ib_world(ways[_i].nslots, 131072);
   ib_make_streams(w, t, 96, ways[_i].most);
   for (int i = 0; i < 2; i++) t[i].want = ways[_i].want, t[i].both = ways[_i].both;
   run_streams(w, t, 2);
   ck_assert_uint_gt(verbs->writes, 96);
-  net_world_free(w);
-  ib_end();
 }
 
 /* Small messages report their completion now and then, and when their link ends. */
 TEST(asks_for_few_reports) {
   hk_link *send, *recv;
   ib_begin(1);
-  net_world *w = net_world_new(2, 8, 131072);
+  net_world *w = ib_world(8, 131072);
   ib_make_way(w, &send, &recv);
   verbs->reports = 0;
   for (unsigned i = 0; i < 96; i++) ib_pass_on(w, send, recv, i);
@@ -58,9 +52,6 @@ TEST(asks_for_few_reports) {
   ck_assert_uint_lt(verbs->reports, 96 / 2);
   net_unlink(send);
   ck_assert_uint_gt(verbs->reports, 0);
-  net_unlink(recv);
-  net_world_free(w);
-  ib_end();
 }
 
 /* The receiver ends before it has looked for the message, which is dropped. */
@@ -68,15 +59,12 @@ TEST(ends_with_an_unread_message) {
   hk_link *send, *recv;
   unsigned number = 1;
   ib_begin(1);
-  net_world *w = net_world_new(2, 8, 131072);
+  net_world *w = ib_world(8, 131072);
   ib_make_way(w, &send, &recv);
   uint64_t before = verbs->writes;
   ck_assert(net_try_send(send, &number, sizeof number, 7, false));
   while (verbs->writes == before) ck_assert_int_eq(net_progress(&w->ranks[0], NULL), HK_OK);
   net_unlink(recv);
-  net_unlink(send);
-  net_world_free(w);
-  ib_end();
 }
 
 /* A large message that the sender's memory holds; the receiver gets it, and the sender knows that it has arrived. */
@@ -106,10 +94,10 @@ TEST_LOOP(sends_registered_memory, 3) {
   if (_i) rdma_param("NCCL_IB_QPS_PER_CONNECTION", "3"), rdma_param("NCCL_IB_SPLIT_DATA_ON_QPS", "1");
   rdma_param("NCCL_NET_FORCE_MERGE", "fake0,fake1");
   rdma_plenty = true;
-  net_world *w = net_world_new(2, 8, 131072);
+  net_world *w = ib_world(8, 131072);
   hk_transport_state *sender = w->ranks[0].state;
   ib_make_way(w, &send, &recv);
-  char *memory = malloc(REGISTERED);
+  static char memory[REGISTERED];
   for (size_t i = 0; i < REGISTERED; i++) memory[i] = (char)(i * 7 + i / 251);
   int before = verbs->nmrs;
   ck_assert(!hk_link_refer(send, memory, PIECE, &ref));
@@ -126,20 +114,15 @@ TEST_LOOP(sends_registered_memory, 3) {
   hk_transport_net.zero_copy->memory(sender, memory, REGISTERED, false);
   ck_assert_int_eq(verbs->nmrs, before);
   ck_assert(!hk_link_refer(send, memory, PIECE, &ref));
-  net_unlink(send);
-  net_unlink(recv);
-  net_world_free(w);
-  free(memory);
-  ib_end();
 }
 
 /* Too much for the device: it is copied.  And nobody takes it back before the end. */
 TEST(copies_what_the_device_refuses) {
   hk_link *send, *recv;
   ib_begin(1);
-  net_world *w = net_world_new(2, 8, 131072);
+  net_world *w = ib_world(8, 131072);
   ib_make_way(w, &send, &recv);
-  char *memory = calloc(1, REGISTERED);
+  static char memory[REGISTERED];
   memory[5] = 1;
   verbs->lockable = verbs->locked + 8 * 131072; /* the FIFO's */
   hk_transport_net.zero_copy->memory(w->ranks[0].state, memory, REGISTERED, true);
@@ -147,17 +130,12 @@ TEST(copies_what_the_device_refuses) {
   hk_transport_net.zero_copy->memory(w->ranks[0].state, memory, PIECE, true);
   verbs->lockable = 0;
   pass_by_reference(w, send, recv, memory, PIECE);
-  net_unlink(send);
-  net_unlink(recv);
-  net_world_free(w);
-  free(memory);
-  ib_end();
 }
 
 TEST(sleeps_until_something_comes) {
   hk_link *send, *recv;
   ib_begin(1);
-  net_world *w = net_world_new(2, 8, 131072);
+  net_world *w = ib_world(8, 131072);
   hk_transport_state *sleeper = w->ranks[1].state;
   ib_make_way(w, &send, &recv);
   for (unsigned i = 0; i < 3; i++) {
@@ -167,10 +145,6 @@ TEST(sleeps_until_something_comes) {
     hk_transport_net.sleep(sleeper); /* it is told of what came */
     ck_assert_uint_eq(verbs->heard, i + 1);
   }
-  net_unlink(send);
-  net_unlink(recv);
-  net_world_free(w);
-  ib_end();
 }
 
 static void own_card(int rank) { rdma_param("NCCL_IB_HCA", rank ? "=fake1" : "=fake0"); }
@@ -182,7 +156,7 @@ TEST_LOOP(arrives_after_the_sender_has_gone, 2) {
   hk_link *send, *recv;
   ib_begin(1);
   if (_i) rdma_param("NCCL_IB_QPS_PER_CONNECTION", "3"), rdma_param("NCCL_IB_SPLIT_DATA_ON_QPS", "1");
-  net_world *w = net_world_new(2, 8, 131072);
+  net_world *w = ib_world(8, 131072);
   ib_make_way(w, &send, &recv);
   ib_carry(w, send, recv, 20000);
   const hk_ib_conn *c = ((const hk_net_end *)send->priv)->priv;
@@ -204,9 +178,6 @@ TEST_LOOP(arrives_after_the_sender_has_gone, 2) {
     ck_assert(filled(in, i % 3 ? 100 : sizeof in, i));
     i++;
   }
-  net_unlink(recv);
-  net_world_free(w);
-  ib_end();
 }
 
 /* Packets that are too large for one of the two ports do not arrive. */
@@ -214,13 +185,9 @@ TEST_LOOP(agrees_on_the_size_of_packets, 2) {
   hk_link *send, *recv;
   ib_begin(2);
   verbs->device[_i].mtu = 3;
-  net_world *w = net_world_of(2, 8, 131072, own_card);
+  net_world *w = ib_world_of(8, 131072, own_card);
   ib_make_way(w, &send, &recv);
   for (unsigned i = 0; i < 3; i++) ib_carry(w, send, recv, 30000 * i);
-  net_unlink(send);
-  net_unlink(recv);
-  net_world_free(w);
-  ib_end();
 }
 
 /* Only payloads may be written in any order: the CPU polls the rest. */
@@ -229,7 +196,7 @@ TEST_LOOP(relaxes_the_order_of_payloads, 2) {
   ib_begin(1);
   rdma_plenty = true; /* so that FIFOs are registered when they are needed */
   rdma_param("NCCL_IB_PCI_RELAXED_ORDERING", _i ? "0" : "2");
-  net_world *w = net_world_new(2, 8, 131072);
+  net_world *w = ib_world(8, 131072);
   ib_make_way(w, &send, &recv);
   ib_carry(w, send, recv, 4000);
   const uint64_t arenas = verbs->locked;
@@ -237,20 +204,15 @@ TEST_LOOP(relaxes_the_order_of_payloads, 2) {
   ib_carry(w, send, recv, 40000);
   ck_assert_uint_eq(verbs->locked, arenas + 2 * 8 * 131072);
   ck_assert_uint_eq(verbs->relaxed, _i ? 0 : 2 * 8 * 131072);
-  net_unlink(send);
-  net_unlink(recv);
-  net_world_free(w);
-  ib_end();
 }
 
 /* ---- faults ---- */
 
 /* A caller that had no answer soon enough called again. */
 TEST(takes_the_call_that_counts) {
-  stream t[2];
   int pair[2];
   ib_begin(1);
-  net_world *w = net_world_new(2, 8, 131072);
+  net_world *w = ib_world(8, 131072);
   for (int i = 0; i < 3; i++) {
     net_pair(true, pair);
     close(pair[0]);
@@ -259,25 +221,18 @@ TEST(takes_the_call_that_counts) {
     w->mail[w->nmail].tag = (uint64_t)'V' << 56 | 3;
     w->mail[w->nmail++].fd = pair[1];
   }
-  ib_make_streams(w, t, 32, 20000);
-  run_streams(w, t, 2);
-  net_world_free(w);
-  ib_end();
+  ib_run_streams(w, 32, 20000);
 }
 
 TEST_LOOP(repairs_broken_queue_pairs, 3) {
-  stream t[2];
   ib_begin(1);
   verbs->skip = 20 + 20 * _i;
   verbs->broken = 2 + _i;
   rdma_param("NCCL_IB_QPS_PER_CONNECTION", _i ? "2" : "1");
   rdma_param("NCCL_IB_SPLIT_DATA_ON_QPS", _i == 2 ? "1" : "0");
-  net_world *w = net_world_new(2, 8, 131072);
-  ib_make_streams(w, t, 128, 20000);
-  run_streams(w, t, 2);
+  net_world *w = ib_world(8, 131072);
+  ib_run_streams(w, 128, 20000);
   ck_assert_int_eq(verbs->broken, 0);
-  net_world_free(w);
-  ib_end();
 }
 
 /* The peer takes no part for longer than HOCKET_PEER_TIMEOUT while queue pairs are replaced, as a process that is
@@ -291,7 +246,7 @@ TEST(waits_for_a_stopped_peer) {
   hk_status rc = HK_OK;
   ib_begin(1);
   rdma_param("HOCKET_PEER_TIMEOUT", "2");
-  net_world *w = net_world_new(2, 8, 131072);
+  net_world *w = ib_world(8, 131072);
   ib_make_way(w, &send, &recv);
   verbs->broken = 1;
   ck_assert(net_try_send(send, data, sizeof data, 5, false));
@@ -305,36 +260,26 @@ TEST(waits_for_a_stopped_peer) {
     came = net_try_recv(recv, in, sizeof in, true, &bytes, &signature, &direct);
   }
   ck_assert_msg(rc == HK_OK && verbs->broken == 0 && in[0] == 7, "%s", hk_last_error());
-  net_unlink(send);
-  net_unlink(recv);
-  net_world_free(w);
-  ib_end();
 }
 
 /* A port goes down and stays so: what was on its way goes over the other one. */
 TEST(moves_to_another_port) {
   stream t[2];
   ib_begin(2);
-  net_world *w = net_world_new(2, 8, 131072);
+  net_world *w = ib_world(8, 131072);
   ib_make_streams(w, t, 128, 20000);
   t[0].before = ib_pull_cable;
   run_streams(w, t, 2);
-  net_world_free(w);
-  ib_end();
 }
 
 /* The device says that it fails, and answers no more: the other one takes over. */
 TEST(leaves_a_failing_device) {
-  stream t[2];
   ib_begin(2);
   verbs->skip = 60;
   verbs->fatal = 1;
-  net_world *w = net_world_new(2, 8, 131072);
-  ib_make_streams(w, t, 128, 20000);
-  run_streams(w, t, 2);
+  net_world *w = ib_world(8, 131072);
+  ib_run_streams(w, 128, 20000);
   ck_assert_int_eq(verbs->fatal, 0);
-  net_world_free(w);
-  ib_end();
 }
 
 /* Two cards use those of their vendor's options that both know; one that knows none, or is not to, leaves them as they
@@ -349,33 +294,25 @@ TEST_LOOP(agrees_on_options, HK_ARRAY_LENGTH(options)) {
   ib_begin(2);
   rdma_param("NCCL_IB_ECE_ENABLE", options[_i].enable);
   for (int i = 0; i < 2; i++) verbs->device[i].ece = options[_i].offered[i];
-  net_world *w = net_world_of(2, 8, 131072, own_card);
+  net_world *w = ib_world_of(8, 131072, own_card);
   ib_make_way(w, &send, &recv);
   ib_pass_on(w, send, recv, 1);
   for (int i = 0; i < 2; i++) ck_assert_uint_eq(verbs->device[i].agreed, options[_i].agreed[i]);
-  net_unlink(recv);
-  net_unlink(send);
-  net_world_free(w);
-  ib_end();
 }
 
 TEST_LOOP(uses_settings, 2) {
-  stream t[2];
   ib_begin(1);
   rdma_param("NCCL_IB_SL", "3");
   rdma_param("NCCL_IB_RETRY_CNT", "5");
   if (_i) rdma_param("NCCL_IB_TC", "106");
   if (_i) rdma_param("NCCL_IB_TIMEOUT", "16");
-  net_world *w = net_world_new(2, 8, 131072);
+  net_world *w = ib_world(8, 131072);
   for (int i = 0; i < 2; i++) w->ranks[i].env.traffic_class = 104; /* ncclConfig_t's */
-  ib_make_streams(w, t, 8, 1000);
-  run_streams(w, t, 2);
+  ib_run_streams(w, 8, 1000);
   ck_assert_uint_eq(verbs->traffic_class, _i ? 106 : 104);
   ck_assert_uint_eq(verbs->service_level, 3);
   ck_assert_uint_eq(verbs->timeout, _i ? 16 : 14);
   ck_assert_uint_eq(verbs->retries, 5);
-  net_world_free(w);
-  ib_end();
 }
 
 TEST(waits_as_long_as_the_path_takes) {
@@ -391,20 +328,16 @@ TEST(waits_as_long_as_the_path_takes) {
 }
 
 TEST(tries_the_next_gid) {
-  stream t[2];
   ib_begin(1);
   verbs->device[0].silent = 1u << 3; /* the best one: RoCE v2 with an IPv4 address */
-  net_world *w = net_world_new(2, 8, 131072);
-  ib_make_streams(w, t, 32, 20000);
-  run_streams(w, t, 2);
-  net_world_free(w);
-  ib_end();
+  net_world *w = ib_world(8, 131072);
+  ib_run_streams(w, 32, 20000);
 }
 
 /* What must end in an error on both sides, that says what it was. */
 static void ends_with(const char *words) {
   stream t[2];
-  net_world *w = net_world_new(2, 8, 131072);
+  net_world *w = ib_world(8, 131072);
   verbs->skip = 50;
   ib_make_streams(w, t, 128, 20000);
   try_streams(w, t, 2);
@@ -414,32 +347,16 @@ static void ends_with(const char *words) {
     said = said || strstr(t[i].error, words);
   }
   ck_assert_msg(said, "'%s' is not in: %s\n%s", words, t[0].error, t[1].error);
-  net_world_free(w);
-  ib_end();
 }
 
-TEST(notices_a_lost_message) {
+/* A message that is lost or comes twice, a wrong key, a queue that overflows. */
+TEST_LOOP(tells_of_what_no_repair_hides, 4) {
+  static const char *const words[] = {"one was lost or came twice", "one was lost or came twice", "REM_ACCESS_ERR",
+                                      "overflowed"};
   ib_begin(1);
-  verbs->lost = 1;
-  ends_with("one was lost or came twice");
-}
-
-TEST(notices_a_doubled_message) {
-  ib_begin(1);
-  verbs->doubled = 1;
-  ends_with("one was lost or came twice");
-}
-
-TEST(tells_of_a_wrong_key) {
-  ib_begin(1);
-  verbs->denied = 1;
-  ends_with("REM_ACCESS_ERR");
-}
-
-TEST(tells_of_an_overflow) {
-  ib_begin(1);
-  verbs->overrun = 1;
-  ends_with("overflowed");
+  int *const faults[] = {&verbs->lost, &verbs->doubled, &verbs->denied, &verbs->overrun};
+  *faults[_i] = 1;
+  ends_with(words[_i]);
 }
 
 TEST(ends_at_once_without_replay) {
@@ -449,6 +366,7 @@ TEST(ends_at_once_without_replay) {
   fake_cm_state *cm = rdma_fake("librdmacm.so.1", "fake_cm");
   cm->addr_error = ETIMEDOUT;
   ends_with("the kernel says: 10.0.0.1 does not answer");
+  ib_end();
   ck_assert_int_eq(cm->open, 0);
 }
 
@@ -461,7 +379,6 @@ TEST(may_lock_as_root) {
   ck_assert_int_eq(setrlimit(RLIMIT_MEMLOCK, &limit), 0);
   ck_assert(hk_ib_memory_is_scarce());
   if (rdma_lock(true)) ck_assert(!hk_ib_memory_is_scarce());
-  ib_end();
 }
 
 enum { NSLOTS = 8, RING = NSLOTS * 65536, ARENA = (2 * NSLOTS + 1) * 4096 };
@@ -478,36 +395,30 @@ static void begin_scarce(uint64_t bytes) {
 }
 
 TEST_LOOP(gives_way_to_tcp, HK_ARRAY_LENGTH(lockable)) {
-  stream t[2];
   begin_scarce(lockable[_i]);
   rdma_param("NCCL_NET", "");
-  net_world *w = net_world_new(2, NSLOTS, 65536);
-  ib_make_streams(w, t, 64, 65536);
-  run_streams(w, t, 2);
+  net_world *w = ib_world(NSLOTS, 65536);
+  ib_run_streams(w, 64, 65536);
   bool enough = _i + 1 == (int)HK_ARRAY_LENGTH(lockable);
   if (_i != 4) ck_assert_int_eq(verbs->writes > 0, enough); /* three rings: one direction may be under way by then */
   ck_assert_int_eq(w->dials, enough ? 1 : 2);               /* the control connection, and a socket */
-  net_world_free(w);
-  ib_end();
 }
 
 TEST_LOOP(insists_on_rdma, 2) {
   stream t[2];
   begin_scarce(lockable[_i]);
-  net_world *w = net_world_new(2, NSLOTS, 65536);
+  net_world *w = ib_world(NSLOTS, 65536);
   ib_make_streams(w, t, 64, 65536);
   try_streams(w, t, 2);
   ck_assert(t[0].rc != HK_OK && t[1].rc != HK_OK);
   ck_assert_msg(strstr(t[0].error, "ulimit -l") || strstr(t[1].error, "ulimit -l"), "%s\n%s", t[0].error, t[1].error);
-  net_world_free(w);
-  ib_end();
 }
 
 /* One direction is under way when there is no memory for the other. */
 TEST_LOOP(one_direction_gives_way, 2) {
   begin_scarce(1 << 30);
   rdma_param("NCCL_NET", "");
-  net_world *w = net_world_new(2, NSLOTS, 65536);
+  net_world *w = ib_world(NSLOTS, 65536);
   hk_link *send = net_link(&w->ranks[_i], 1 - _i, HK_LINK_SEND, 1);
   hk_link *recv = net_link(&w->ranks[1 - _i], _i, HK_LINK_RECV, 1);
   for (uint32_t n = 0; n < 20; n++) ib_carry(w, send, recv, n * 3000);
@@ -520,29 +431,19 @@ TEST_LOOP(one_direction_gives_way, 2) {
   uint64_t before = verbs->writes;
   for (uint32_t n = 0; n < 20; n++) ib_carry(w, send, recv, n * 3000);
   ck_assert_uint_gt(verbs->writes, before);
-  net_unlink(back);
-  net_unlink(here);
-  net_unlink(send);
-  net_unlink(recv);
-  net_world_free(w);
-  ib_end();
 }
 
 /* The same where nothing else could carry it: opening it fails, and what is under way does not notice. */
 TEST_LOOP(forgets_what_cannot_be_opened, 2) {
   hk_link *back;
   begin_scarce(1 << 30);
-  net_world *w = net_world_new(2, NSLOTS, 65536);
+  net_world *w = ib_world(NSLOTS, 65536);
   hk_link *send = net_link(&w->ranks[_i], 1 - _i, HK_LINK_SEND, 1);
   hk_link *recv = net_link(&w->ranks[1 - _i], _i, HK_LINK_RECV, 1);
   for (uint32_t n = 0; n < 20; n++) ib_carry(w, send, recv, n * 3000);
   verbs->lockable = verbs->locked;
   ck_assert_int_eq(net_try_link(&w->ranks[_i], 1 - _i, HK_LINK_RECV, 1, &back), HK_ERR_SYSTEM);
   for (uint32_t n = 0; n < 20; n++) ib_carry(w, send, recv, n * 3000);
-  net_unlink(send);
-  net_unlink(recv);
-  net_world_free(w);
-  ib_end();
 }
 
-int main(void) { return suite_main("ib", .timeout = 120); }
+int main(void) { return ib_main("ib", .timeout = 120); }

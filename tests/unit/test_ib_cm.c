@@ -2,7 +2,6 @@
 /* check: notsan */
 /* What the kernel says of RDMA routes, by a fake librdmacm.so.1. */
 #include <arpa/inet.h>
-#include <errno.h>
 #include "../../src/transport/net/ib/ib_cm.h"
 #include "../fakes/rdmacm.h"
 #include "../support/fake_rdma.h"

@@ -2,9 +2,7 @@
 /* How connections of the verbs provider end, rest, and make new queue pairs: the messages that a rank sends, and what
  * it does with those that come.
  * check: notsan */
-#include <errno.h>
 #include <sys/socket.h>
-#include "../../src/transport/net/ib/ib_state.h"
 #include "../support/ib.h"
 
 static hk_status step(hk_ib_conn *c) {
@@ -42,7 +40,6 @@ TEST_LOOP(cannot_send, 3) {
   if (_i == 2)
     ck_assert_msg(strstr(hk_last_error(), "takes no more") || strstr(hk_last_error(), "temporarily unavailable"), "%s",
                   hk_last_error());
-  bench_close(&b);
 }
 
 /* The peer's process was killed, and its kernel resets the connection. */
@@ -55,7 +52,6 @@ TEST(is_reset) {
   ck_assert_int_eq(step(b.c), HK_OK);
   ck_assert(b.c->control.eof);
   ck_assert_str_eq(b.c->repair.cause, "Connection reset by peer");
-  bench_close(&b);
 }
 
 /* A connection that the peer has given up before its first message is taken anew; not by the rank that dials. */
@@ -73,7 +69,6 @@ TEST_LOOP(takes_another_socket, 4) {
   ck_assert_int_eq(c->control.eof, _i > 1);
   ck_assert_uint_eq(c->control.in_got, _i == 1 ? 0 : 5);
   if (_i == 1) ck_assert_int_eq(step(c), HK_OK); /* there is none yet */
-  bench_close(&b);
 }
 
 /* A connection that is up looks at its socket now and then, one that waits for the peer's memory at once. */
@@ -87,7 +82,6 @@ TEST_LOOP(looks_in_time, 3) {
   if (_i == 2) b.c->phase = HK_IB_READYING;
   ck_assert_int_eq(hk_ib_conn_step(b.c, now), HK_OK);
   ck_assert_int_eq(b.c->control.gone, _i > 0);
-  bench_close(&b);
 }
 
 /* ---- the end ---- */
@@ -116,7 +110,6 @@ TEST_LOOP(says_goodbye, 6) {
   }
   bench_no_message_for(b.c);
   c->ceded = 0;
-  bench_close(&b);
 }
 
 /* ---- rests ---- */
@@ -144,7 +137,6 @@ TEST_LOOP(rests, 4) {
     ck_assert(!b.c->repair.broken_ns && !b.peer->repair.broken_ns);
     ib_pass_on(b.w, b.send, b.recv, 2);
   }
-  bench_close(&b);
 }
 
 /* What is not up, or has ended, does not rest; and one rank alone may go on. */
@@ -168,7 +160,6 @@ TEST(does_not_rest) {
   ck_assert_uint_eq(m.kind, HK_IB_BROKEN);
   ck_assert_str_eq(m.broken.text, "the connection was suspended");
   ck_assert_int_eq(b.peer->phase, HK_IB_PAIRING);
-  bench_close(&b);
 }
 
 /* ---- epochs ---- */
@@ -199,7 +190,6 @@ TEST_LOOP(new_epochs_are_repairs, 4) {
   ck_assert_uint_eq(bench_message_for(b.c).kind, HK_IB_EPOCH);
   ck_assert_uint_eq(bench_message_for(b.c).kind, HK_IB_READY);
   bench_no_message_for(b.c);
-  bench_close(&b);
 }
 
 /* The rank that does not begin epochs reports that its device has failed. */
@@ -218,7 +208,6 @@ TEST(reports_a_lost_device) {
   ck_assert_msg(strstr(m.broken.text, "No such device"), "%s", m.broken.text);
   bench_no_message_for(b.c);
   d->gone = false;
-  bench_close(&b);
 }
 
 /* The rank that begins epochs has begun one; gives the peer's answer. */
@@ -246,7 +235,6 @@ TEST_LOOP(lost_for_good, 2) {
   if (!_i) ck_assert_msg(strstr(hk_last_error(), "lacks a message whose arrival"), "%s", hk_last_error());
   if (_i) ck_assert(c->phase == HK_IB_READYING && c->tx.posted == 1 && c->tx.arrived == 1);
   c->tx.posted = c->tx.given = 0;
-  bench_close(&b);
 }
 
 /* In a new epoch keys are new: places are announced again, and the FIFO is asked for again. */
@@ -269,7 +257,6 @@ TEST(begins_anew) {
   ck_assert_int_eq(bench_hear(c, b.peer, m, sizeof m), HK_OK);
   ck_assert(c->phase == HK_IB_UP && !c->repair.came && c->repair.up_ns > 1);
   ck_assert_int_eq(atomic_load(&b.send->state), HK_LINK_READY);
-  bench_close(&b);
 }
 
 /* A connection has at most so many queue pairs. */
@@ -289,7 +276,6 @@ TEST_LOOP(counts_queue_pairs, 5) {
   ck_assert_int_eq(step(c), HK_OK);
   ck_assert_uint_eq(c->nqps, rows[_i].all);
   ck_assert_uint_eq(bench_message_for(b.peer).epoch_info.nqps, rows[_i].all);
-  bench_close(&b);
 }
 
 /* Credits get a queue pair of their own if one of the two ranks wants that, but not for one-sided operations. */
@@ -315,7 +301,6 @@ TEST_LOOP(agrees_on_credits, 5) {
   ck_assert_int_eq(c->apart, rows[_i].apart);
   c->remote.n = 0;
   c->apart = false;
-  bench_close(&b);
 }
 
 /* ---- other networks ---- */
@@ -335,7 +320,6 @@ TEST(cedes) {
   ck_assert_int_eq(bench_hear(c, b.c, m, sizeof m), HK_OK);
   ck_assert(c->ceded == HK_IB_BOTH && !c->nqps && !c->paths[0].arena_mr && c->serial > serial);
   c->recv = b.recv->priv;
-  bench_close(&b);
 }
 
-int main(void) { return suite_main("ib_conn", .timeout = 60); }
+int main(void) { return ib_main("ib_conn", .timeout = 60); }

@@ -1,12 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Open RDMA devices: room in their completion queues, their events and the states of their ports.
  * check: notsan */
-#include <errno.h>
-#include <fcntl.h>
-#include "../../src/base/param.h"
 #include "../../src/transport/net/ib/ib_device.h"
 #include "../../src/transport/net/ib/ib_memory.h"
-#include "../../src/transport/net/ib/ib_state.h"
 #include "../../src/transport/net/ib/ib_verbs.h"
 #include "../support/ib.h"
 
@@ -38,7 +34,6 @@ TEST(opens_devices) {
   ck_assert_int_eq(x.ndevices, 1);
   hk_ib_device_close(&x, d);
   ck_assert(!d->context && !d->pd && verbs->ncontexts == 0);
-  ib_end();
 }
 
 /* ---- completion queues ---- */
@@ -80,7 +75,6 @@ TEST_LOOP(makes_room_for_completions, 2) {
     ck_assert_int_eq(verbs->ncqs, HK_IB_CQS);
   }
   hk_ib_device_close(&x, d);
-  ib_end();
 }
 
 /* ---- sleeping ---- */
@@ -114,7 +108,6 @@ TEST(arms_queues_once) {
   x->devices[1].channel = channel;
   hk_ib_ctx none = {.ndevices = 0};
   ck_assert(!hk_ib_arm(&none, fds)); /* nothing would end the sleep */
-  bench_close(&b);
 }
 
 /* ---- events ---- */
@@ -136,7 +129,6 @@ TEST(names_states_of_ports) {
   ck_assert_str_eq(hk_ib_port_state(b.c->ctx, d, 1), "gone with its device");
   d->gone = false;
   verbs->device[0].state = verbs->device[0].unreadable = 0;
-  bench_close(&b);
 }
 
 /* The event comes as if the device had reported it. */
@@ -182,7 +174,6 @@ TEST_LOOP(ends_connections_of_failed_devices, HK_ARRAY_LENGTH(events)) {
   if (events[_i].fatal && !events[_i].uses) c->npaths = c->nqps = 2;
   d->gone = false;
   hk_ib_cq_give(&unused, 5000);
-  bench_close(&b);
 }
 
 static hk_status fails(hk_ib_ctx *x, hk_ib_device *d) {
@@ -239,22 +230,17 @@ TEST(opens_devices_again) {
     ck_assert(!d->gone);
   }
   hk_ib_user_memory(x, memory, sizeof memory, false);
-  bench_close(&b);
 }
 
 /* A device that allows fewer requests than are wanted. */
 TEST(is_content_with_short_queues) {
   ib_begin(1);
   verbs->device[0].max_wr = 20;
-  net_world *w = net_world_new(2, 8, 65536);
+  net_world *w = ib_world(8, 65536);
   hk_link *send, *recv;
   ib_make_way(w, &send, &recv);
   ck_assert_uint_eq(bench_conn(send)->qps[0].depth, 20);
   for (unsigned i = 0; i < 60; i++) ib_carry(w, send, recv, i % 2 ? 30000 : 100);
-  net_unlink(send);
-  net_unlink(recv);
-  net_world_free(w);
-  ib_end();
 }
 
 TEST(a_library_of_the_user) {
@@ -265,4 +251,4 @@ TEST(a_library_of_the_user) {
   ck_assert_ptr_nonnull(strstr(why, "/no/such/libmine.so"));
 }
 
-int main(void) { return suite_main("ib_device", .timeout = 60); }
+int main(void) { return ib_main("ib_device", .timeout = 60); }

@@ -2,11 +2,9 @@
 /* Edges of the verbs provider: numbers of slots that wrap, what a connection leaves alone in a phase, and memory that
  * is refused.
  * check: notsan */
-#include <dlfcn.h>
 #include "../../src/transport/net/ib/ib_data.h"
 #include "../../src/transport/net/ib/ib_device.h"
 #include "../../src/transport/net/ib/ib_memory.h"
-#include "../../src/transport/net/ib/ib_state.h"
 #include "../support/ib.h"
 
 /* ---- numbers ---- */
@@ -40,15 +38,11 @@ TEST_LOOP(numbers_wrap, 9) {
   ib_begin(1);
   rdma_param("NCCL_IB_QPS_PER_CONNECTION", "3");
   rdma_param("NCCL_IB_SPLIT_DATA_ON_QPS", "1");
-  net_world *w = net_world_new(2, SLOTS, SLOT);
+  net_world *w = ib_world(SLOTS, SLOT);
   ib_make_way(w, &send, &recv);
   set_number(send, recv, start - 5);
   for (int i = 0; i < 12; i++) ib_carry_filled(w, send, recv, size[i & 1], (char)(i + 1));
   ck_assert_uint_eq(send->done, start + 7);
-  net_unlink(send);
-  net_unlink(recv);
-  net_world_free(w);
-  ib_end();
 }
 
 /* ---- what is left alone ---- */
@@ -72,7 +66,6 @@ TEST(looks_at_silent_hosts) {
     ck_assert(!hk_ib_host_is_silent(c, now) && c->control.silent_ns == now + SECOND);
   }
   c->phase = HK_IB_UP;
-  bench_close(&b);
 }
 
 /* Requests that report nothing are followed by an empty one that does, if a connection is up at both ends. */
@@ -98,7 +91,6 @@ TEST_LOOP(fences_only_while_up, 4) {
     ck_assert_int_eq(hk_ib_conn_step(c, hk_now_ns()), HK_OK);
   }
   ck_assert_uint_eq(verbs->reports, before + rows[_i].fences);
-  bench_close(&b);
 }
 
 /* ---- the thread that dials again ---- */
@@ -152,7 +144,7 @@ TEST(threads_are_joined) {
   lose_control(b.c, 2);
   ck_assert_int_eq(atomic_load(&joined), 1);
   lose_control(b.c, 2); /* the one that is there goes on */
-  bench_close(&b);
+  ib_end();
   ck_assert(atomic_load(&joined) == 2 && atomic_load(&stopped) && atomic_load(&dialled) == 2);
 }
 
@@ -186,7 +178,6 @@ TEST_LOOP(refused_in_a_new_epoch, 3) {
     ck_assert_msg(strstr(hk_last_error(), "ulimit -l"), "%s", hk_last_error());
   }
   for (int i = 0; i < 2; i++) verbs->device[i].full = 0;
-  bench_close(&b);
 }
 
 /* The FIFO is registered once it is wanted, with the devices of the paths that are used. */
@@ -208,7 +199,6 @@ TEST_LOOP(registers_what_is_wanted, 2) {
   ck_assert(hk_ib_has_memory_of(c, c->paths[_i].device)); /* the arena */
   hk_ib_unregister(c->ctx, &c->paths[_i].arena_mr);
   ck_assert(!hk_ib_has_memory_of(c, c->paths[_i].device));
-  bench_close(&b);
 }
 
 /* The words for a path: GIDs of Ethernet, LIDs of InfiniBand. */
@@ -223,7 +213,6 @@ TEST(describes_paths) {
   for (int i = 0; i < b.c->ports.ntheirs; i++) b.c->ports.theirs[i].lid = 6;
   hk_ib_describe_path(b.c, w, text);
   ck_assert_str_eq(text, "fake0 port 1 LID 5 -> fake0 port 1 LID 6");
-  bench_close(&b);
 }
 
 /* Data is sent from where it is if all of it is registered, and does not go through the ring. */
@@ -238,7 +227,6 @@ TEST(refers_to_registered_memory) {
   ck_assert(!hk_ib_refer(x, memory, HK_IB_SMALL) && hk_ib_refer(x, memory, HK_IB_SMALL + 1));
   hk_ib_user_memory(x, memory, sizeof memory, false);
   ck_assert(!hk_ib_refer(x, memory, sizeof memory));
-  bench_close(&b);
 }
 
 /* ---- places ---- */
@@ -264,7 +252,6 @@ TEST_LOOP(offers_from_some_size, 7) {
   ck_assert_uint_eq(atomic_load(&b.recv->place_min), rows[_i].least);
   if (rows[_i].registered) hk_ib_user_memory(x, memory, sizeof memory, false);
   ck_assert_uint_eq(atomic_load(&b.recv->place_min), 0);
-  bench_close(&b);
 }
 
 /* Which offers are kept: of the next slots, of registered memory or of none. */
@@ -307,7 +294,6 @@ TEST_LOOP(keeps_offers, 6) {
   ck_assert_uint_eq(c->places.offered, 0);
   e->next = 0;
   hk_ib_user_memory(c->ctx, memory, sizeof memory, false);
-  bench_close(&b);
 }
 
 /* An announced place that has been used is no reason to end. */
@@ -325,7 +311,6 @@ TEST(withdraws_what_is_open) {
   ck_assert(c->phase == HK_IB_UP && c->nqps && !c->places.offered);
   e->next = 0;
   hk_ib_user_memory(c->ctx, memory, sizeof memory, false);
-  bench_close(&b);
 }
 
 /* ---- the end of an epoch ---- */
@@ -349,7 +334,6 @@ TEST_LOOP(keeps_what_came_in_order, 2) {
   }
   memset(c->rx.headers, 0, SLOTS);
   memset(c->rx.parts, 0, SLOTS);
-  bench_close(&b);
 }
 
 /* ---- machines that RDMA does not work on ---- */
@@ -371,7 +355,6 @@ TEST_LOOP(is_usable_with_ports, HK_ARRAY_LENGTH(machines)) {
   if (machines[_i].state) fm_file("sys/class/infiniband/fake0/ports/1/state", "%s", machines[_i].state);
   ck_assert_int_eq(hk_net_ib.usable(hk_settings_now(), why, sizeof why), !machines[_i].why);
   if (machines[_i].why) ck_assert_msg(strstr(why, machines[_i].why), "%s", why);
-  ib_end();
 }
 
-int main(void) { return suite_main("ib_edges", .timeout = 60); }
+int main(void) { return ib_main("ib_edges", .timeout = 60); }

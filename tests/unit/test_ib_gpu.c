@@ -2,8 +2,6 @@
 /* check: notsan */
 /* GPU memory for RDMA cards: the emulated CUDA driver's, registered with the fake libibverbs.so.1 in the ways that
  * both let. */
-#include <dlfcn.h>
-#include <errno.h>
 #include "../../src/transport/net/ib/ib_direct.h"
 #include "../../src/transport/net/ib/ib_gdr.h"
 #include "../support/fake_rdma.h"

@@ -3,7 +3,6 @@
  * be done for it, and comes back with a message or with a sweep. test_ib_trace asks after the list at each step.
  * check: notsan */
 #include <sys/mman.h>
-#include "../../src/program/program.h"
 #include "../support/ib.h"
 
 /* What the lists say of each other. */
@@ -59,7 +58,6 @@ TEST(sweeps) {
     x->nconns--;
     free(c[i]);
   }
-  bench_close(&b);
 }
 
 /* What keeps a connection in the list: all that it still has to do. */
@@ -94,7 +92,6 @@ TEST_LOOP(stays_while_busy, 7) {
   if (_i == HALF_OWED) ck_assert_uint_eq(c->rx.returned, slots / 2);
   if (_i == SOME_OWED) ck_assert_uint_eq(c->rx.returned, 0);
   c->tx.asked = false;
-  bench_close(&b);
 }
 
-int main(void) { return suite_main("ib_lists", .timeout = 60); }
+int main(void) { return ib_main("ib_lists", .timeout = 60); }

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Messages on the control connection of the verbs provider: which are taken, which are late, and which are refused.
  * check: notsan */
-#include "../../src/transport/net/ib/ib_state.h"
 #include "../support/ib.h"
 
 /* ---- the first message ---- */
@@ -48,7 +47,6 @@ TEST_LOOP(takes_valid_greetings, HK_ARRAY_LENGTH(hellos)) {
     ck_assert_uint_eq(strlen(c->ports.theirs[1].device), HK_IB_NAME - 1);
     ck_assert_uint_eq(c->ports.theirs[1].ngids, HK_IB_GIDS);
   }
-  bench_close(&b);
 }
 
 TEST_LOOP(agrees_on_queue_pairs, 6) {
@@ -63,7 +61,6 @@ TEST_LOOP(agrees_on_queue_pairs, 6) {
   c->control.greeted = false;
   ck_assert_int_eq(bench_hear(c, b.c, m, sizeof m), HK_OK);
   ck_assert_uint_eq(c->ports.nqps, asked[_i][1]);
-  bench_close(&b);
 }
 
 /* ---- epochs ---- */
@@ -94,7 +91,6 @@ TEST_LOOP(takes_the_answer, HK_ARRAY_LENGTH(answers)) {
   ck_assert_int_eq(bench_hear(c, b.peer, m, sizeof m), answers[_i].refused ? HK_ERR_REMOTE : HK_OK);
   ck_assert_int_eq(c->phase, answers[_i].refused ? HK_IB_FAILED : before);
   if (!answers[_i].refused) bench_no_message_for(b.peer);
-  bench_close(&b);
 }
 
 TEST_LOOP(ignores_what_is_of_another_epoch, 5) {
@@ -124,7 +120,6 @@ TEST_LOOP(ignores_what_is_of_another_epoch, 5) {
     ck_assert_int_eq(bench_hear(c, b.peer, m, sizeof m), HK_OK);
     ck_assert(c->tx.asked); /* there is none yet */
   }
-  bench_close(&b);
 }
 
 /* ---- failures and ends ---- */
@@ -150,7 +145,6 @@ TEST(hears_of_failures) {
   c->phase = HK_IB_UP;
   ck_assert_int_eq(bench_hear(c, b.peer, m, sizeof m), HK_OK);
   ck_assert(!c->paths[0].bad && c->paths[1].bad && !c->paths[2].bad);
-  bench_close(&b);
 }
 
 /* A peer that has closed says how much has arrived: no more is sent again than it lacks. */
@@ -170,7 +164,6 @@ TEST(hears_of_the_end) {
   ck_assert(!c->control.gone);
   ck_assert_int_eq(bench_hear(c, b.peer, m, sizeof m), HK_OK);
   ck_assert(c->control.gone);
-  bench_close(&b);
 }
 
 TEST_LOOP(refuses_other_networks, 2) {
@@ -182,7 +175,6 @@ TEST_LOOP(refuses_other_networks, 2) {
   ck_assert_int_eq(bench_hear(c, b.peer, m, sizeof m), _i ? HK_OK : HK_ERR_REMOTE);
   if (!_i) ck_assert_msg(strstr(hk_last_error(), "it reports: too little"), "%s", hk_last_error());
   if (_i) ck_assert_int_eq(c->ceded, HK_IB_DOWNWARD); /* this rank has no end there */
-  bench_close(&b);
 }
 
 TEST(refuses_unknown_messages) {
@@ -190,7 +182,6 @@ TEST(refuses_unknown_messages) {
   ck_assert_int_eq(bench_hear(b.c, b.peer, bench_message_of(b.c, (hk_ib_kind)(HK_IB_KEYS + 1)), sizeof(hk_ib_msg)),
                    HK_ERR_REMOTE);
   ck_assert_int_eq(b.c->phase, HK_IB_FAILED);
-  bench_close(&b);
 }
 
 /* A message comes in pieces, and the connection's end after a part of one is found. */
@@ -215,7 +206,6 @@ TEST(puts_messages_together) {
   ck_assert_int_eq(hk_ib_conn_step(c, now), HK_OK); /* an error only if a lane waits */
   ck_assert(c->control.eof);
   ck_assert_msg(strstr(c->repair.cause, "closed"), "%s", c->repair.cause);
-  bench_close(&b);
 }
 
 /* The peer's end is an error for a lane that waits, after the completions were looked for again; not in the service. */
@@ -249,7 +239,6 @@ TEST(fails_when_the_peer_has_gone) {
   c->ctx->tick.serving = false;
   b.recv->waiting = 0;
   ck_assert_int_eq(hk_ib_conn_step(c, hk_now_ns()), HK_OK);
-  bench_close(&b);
 }
 
-int main(void) { return suite_main("ib_messages", .timeout = 60); }
+int main(void) { return ib_main("ib_messages", .timeout = 60); }

@@ -1,15 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* check: notsan */
 /* Which RDMA ports and GIDs are taken, on invented machines: no device is needed. */
-#include <check.h>
 #include <sched.h> /* getcpu */
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/socket.h>
-#include "../../src/base/param.h"
-#include "../../src/transport/net/ib/ib_port.h"
-#include "../support/fake_machine.h"
 #include "../support/ib.h"
 #include "../support/process.h"
 #include "../support/suite.h"

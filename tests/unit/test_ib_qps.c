@@ -15,7 +15,7 @@ TEST_LOOP(has_many_queue_pairs, HK_ARRAY_LENGTH(many)) {
   rdma_param("NCCL_NET_FORCE_MERGE", "fake0,fake1");
   rdma_param("NCCL_IB_QPS_PER_CONNECTION", many[_i].qps);
   rdma_param("NCCL_IB_SPLIT_DATA_ON_QPS", many[_i].split);
-  net_world *w = net_world_new(2, 8, 1 << 20);
+  net_world *w = ib_world(8, 1 << 20);
   ib_make_way(w, &send, &recv);
   ck_assert_int_eq(verbs->nqps, 2 * many[_i].made);
   for (unsigned i = 0; i < 300; i++) ib_pass_on(w, send, recv, i);
@@ -24,10 +24,6 @@ TEST_LOOP(has_many_queue_pairs, HK_ARRAY_LENGTH(many)) {
   for (unsigned i = 0; i < 2; i++) ib_carry(w, send, recv, 65536);
   verbs->broken = 1;
   for (unsigned i = 0; i < 40; i++) ib_carry(w, send, recv, 65536);
-  net_unlink(send);
-  net_unlink(recv);
-  net_world_free(w);
-  ib_end();
 }
 
 static int class_row;
@@ -56,7 +52,7 @@ TEST_LOOP(credits_have_their_class, HK_ARRAY_LENGTH(classes)) {
   class_row = _i;
   rdma_param("NCCL_IB_TC", "96");
   rdma_param("NCCL_IB_QPS_PER_CONNECTION", classes[_i].qps);
-  net_world *w = net_world_of(2, 8, 131072, own_class);
+  net_world *w = ib_world_of(8, 131072, own_class);
   ib_make_way(w, &send, &recv);
   ck_assert_int_eq(verbs->nqps, 2 * classes[_i].made);
   for (unsigned i = 0; i < 100; i++) ib_carry(w, send, recv, i % 3 ? 50000 : 200);
@@ -68,8 +64,6 @@ TEST_LOOP(credits_have_their_class, HK_ARRAY_LENGTH(classes)) {
   const bool same = classes[_i].class == 96;
   ck_assert_uint_eq(verbs->by_class[96], same ? data + credits : data);
   if (!same) ck_assert_uint_eq(verbs->by_class[classes[_i].class], credits);
-  net_world_free(w);
-  ib_end();
 }
 
 /* InfiniBand has no traffic class without routers: there, the setting makes no queue pair. */
@@ -79,14 +73,10 @@ TEST(only_on_ethernet) {
   fm_file("sys/class/infiniband/fake0/ports/1/link_layer", "InfiniBand\n");
   fm_file("sys/class/infiniband/fake0/ports/1/lid", "5\n");
   rdma_param("NCCL_IB_FIFO_TC", "24");
-  net_world *w = net_world_new(2, 8, 131072);
+  net_world *w = ib_world(8, 131072);
   ib_make_way(w, &send, &recv);
   for (unsigned i = 0; i < 20; i++) ib_pass_on(w, send, recv, i);
   ck_assert_int_eq(verbs->nqps, 2);
-  net_unlink(send);
-  net_unlink(recv);
-  net_world_free(w);
-  ib_end();
 }
 
-int main(void) { return suite_main("ib_qps", .timeout = 60); }
+int main(void) { return ib_main("ib_qps", .timeout = 60); }

@@ -1,10 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* check: notsan */
 /* Which RDMA ports of two ranks are paired, by rails and subnets, on invented ports: no device is needed. */
-#include <check.h>
-#include <stdio.h>
-#include <string.h>
-#include "../../src/transport/net/ib/ib_port.h"
 #include "../support/ib.h"
 #include "../support/process.h"
 #include "../support/suite.h"

@@ -3,7 +3,6 @@
  * take their time, with faults. Both ranks are of this thread.
  * check: notsan */
 #include <sys/mman.h>
-#include "../../src/transport/registry.h"
 #include "../../src/transport/remote.h"
 #include "../support/ib.h"
 
@@ -22,7 +21,7 @@ static puts_bench setup(int devices, size_t signals) {
   ib_begin(devices);
   rdma_plenty = true;
   rdma_param("NCCL_NET_FORCE_MERGE", "fake0,fake1");
-  b.w = net_world_new(2, 8, 65536);
+  b.w = ib_world(8, 65536);
   for (int i = 0; i < 2; i++) b.remote = hk_transport_net.remote(b.w->ranks[i].state, 1 - i, &b.ctx[i]);
   ck_assert_ptr_nonnull(b.remote);
   b.counters = mmap(NULL, 65536, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -32,12 +31,6 @@ static puts_bench setup(int devices, size_t signals) {
   ck_assert_int_eq(b.remote->open(b.ctx[0], 1, signals), HK_OK);
   fill(b.from, MEMORY, 3);
   return b;
-}
-static void teardown(puts_bench *b) {
-  net_world_free(b->w);
-  munmap(b->counters, 65536);
-  munmap(b->from, 2 * MEMORY);
-  ib_end();
 }
 static void memory_of(const puts_bench *b, int rank, void *at, size_t bytes, bool there) {
   hk_transport_net.zero_copy->memory(b->w->ranks[rank].state, at, bytes, there);
@@ -118,7 +111,6 @@ TEST_LOOP(puts_all_sizes, HK_ARRAY_LENGTH(ways)) {
   const size_t given = (size_t)ways[_i].devices * MEMORY * (ways[_i].registered ? 2 : 1);
   ck_assert_uint_gt(verbs->locked, given); /* each memory once for each device */
   ck_assert_uint_lt(verbs->locked, given + (size_t)ways[_i].devices * (MEMORY / 2));
-  teardown(&b);
 }
 
 /* Keys of more windows than are kept are asked for again. */
@@ -134,7 +126,6 @@ TEST(knows_many_windows) {
     check_put(&b, 4096 * (i % WINDOWS) + 10, i, 1000);
     ck_assert_uint_eq(b.counters[4], i + 1);
   }
-  teardown(&b);
 }
 
 /* A window that was never registered: nothing is written. A signal needs none. */
@@ -153,7 +144,6 @@ TEST(finds_no_window) {
   memory_of(&b, 1, b.to, MEMORY, false); /* too early */
   ck_assert_int_eq(carry_out(&b, &p, SIGNALS), HK_REMOTE_DENIED);
   ck_assert(!b.to[0] && b.counters[0] == 1);
-  teardown(&b);
 }
 
 /* A fault at each write of a put: it is repeated, and its signal counts once. */
@@ -172,7 +162,6 @@ TEST_LOOP(counts_once, 8) {
     check_put(&b, 5, 0, 150000);
     ck_assert_uint_eq(b.counters[1], i + 1);
   }
-  teardown(&b);
 }
 
 /* An origin that got no answer in time has closed its socket, and dials again: the target takes the new one. */
@@ -200,7 +189,6 @@ TEST(takes_the_next_socket) {
   const hk_remote_put p = put_of(&b, 1, 0, 0, 0, 2);
   ck_assert_int_eq(carry_out(&b, &p, SIGNALS), HK_REMOTE_DONE);
   ck_assert_uint_eq(b.counters[2], 1);
-  teardown(&b);
 }
 
 /* The counters' row is of any length, and what the origin copies comes after it. */
@@ -216,7 +204,6 @@ TEST_LOOP(has_counters_of_any_number, 6) {
     for (size_t k = 0; k < n; k++) ck_assert_uint_eq(b.counters[k], k + 1 == n ? i + 1 : 0);
   }
   ck_assert_uint_eq(b.counters[n], 0);
-  teardown(&b);
 }
 
-int main(void) { return suite_main("ib_remote", .timeout = 60); }
+int main(void) { return ib_main("ib_remote", .timeout = 60); }

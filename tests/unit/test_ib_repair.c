@@ -4,7 +4,6 @@
  * check: notsan */
 #include "../../src/base/meter.h"
 #include "../../src/transport/net/ib/ib_data.h"
-#include "../../src/transport/net/ib/ib_state.h"
 #include "../support/ib.h"
 
 /* ---- time ---- */
@@ -38,7 +37,6 @@ TEST(counts_the_time_of_repairs) {
   hk_ib_begin_repairs(c, now);
   ck_assert_uint_eq(c->repair.spent_ns, 0);
   c->phase = HK_IB_UP;
-  bench_close(&b);
 }
 
 /* Checks the progress again and again for so long. */
@@ -82,7 +80,6 @@ TEST(repairs_what_hangs) {
   ck_assert(!c->qps[0].path->bad && c->qps[1].path->bad);
   ck_assert_msg(strstr(c->repair.cause, "neither completed nor failed"), "%s", c->repair.cause);
   ck_assert_uint_eq(c->repair.stalled_ns, 0); /* the next queue pairs get as long */
-  bench_close(&b);
 }
 
 TEST(waits_at_least_a_second) {
@@ -97,7 +94,6 @@ TEST(waits_at_least_a_second) {
   check_for(c, &now, 1);
   ck_assert_int_eq(c->phase, HK_IB_BACKING_OFF);
   c->gpu.flush.asked = 0;
-  bench_close(&b);
 }
 
 /* After repeated failures queue pairs wait longer, as long as the retries end in time: twice as long for each attempt,
@@ -130,7 +126,6 @@ TEST_LOOP(waits_longer_each_time, HK_ARRAY_LENGTH(timeouts)) {
     hk_ib_measure(c);
     ck_assert_uint_eq(c->timeout, 15);
   }
-  bench_close(&b);
 }
 
 /* ---- which failures ---- */
@@ -168,7 +163,6 @@ TEST_LOOP(repairs_some_failures, HK_ARRAY_LENGTH(failures)) {
                     strstr(c->repair.cause, "ACTIVE"),
                 "%s", c->repair.cause);
   if (failures[_i].words) ck_assert_msg(strstr(hk_last_error(), failures[_i].words), "%s", hk_last_error());
-  bench_close(&b);
 }
 
 TEST_LOOP(repairs_lost_devices, 4) {
@@ -188,7 +182,6 @@ TEST_LOOP(repairs_lost_devices, 4) {
   ck_assert_int_eq(hk_ib_lost(c, "it is gone", _i != 3), _i < 2 ? HK_OK : HK_ERR_REMOTE);
   ck_assert_int_eq(c->phase, _i < 2 ? HK_IB_BACKING_OFF : HK_IB_FAILED);
   ck_assert_str_eq(c->repair.cause, "it is gone");
-  bench_close(&b);
 }
 
 /* ---- how often and how long ---- */
@@ -217,7 +210,7 @@ TEST(backs_off_longer_each_time) {
   }
   ck_assert_uint_eq(atomic_load(&m->repairs), HK_ARRAY_LENGTH(waits));
   bench_no_message_for(b.peer);
-  bench_close(&b);
+  ib_end();
   hk_meter_free(m);
 }
 
@@ -246,7 +239,6 @@ TEST_LOOP(forgets_old_failures, 4) {
   ck_assert_uint_eq(c->repair.spent_ns, cases[_i].fresh ? 0 : SECOND);
   ck_assert(c->ports.pairs[0].out); /* it never worked */
   ck_assert_int_eq(c->ports.pairs[1].out, !cases[_i].fresh);
-  bench_close(&b);
 }
 
 TEST(gives_up_in_the_end) {
@@ -265,7 +257,6 @@ TEST(gives_up_in_the_end) {
   ck_assert_int_eq(c->phase, HK_IB_FAILED);
   ck_assert_msg(strstr(hk_last_error(), "nothing goes, for 60 s and 17 new queue pairs; advice"), "%s",
                 hk_last_error());
-  bench_close(&b);
 }
 
 /* The rank that does not begin epochs reports its failure, with the paths that failed. */
@@ -282,7 +273,6 @@ TEST(reports_to_the_other_rank) {
   ck_assert_uint_eq(m.broken.bad, 5);
   ck_assert_str_eq(m.broken.text, "a cable");
   bench_no_message_for(b.c);
-  bench_close(&b);
 }
 
 /* ---- ports ---- */
@@ -331,7 +321,6 @@ TEST(goes_back_to_ports) {
   ck_assert_int_eq(hk_ib_go_back(b.peer, now), HK_OK);
   ck_assert_int_eq(b.peer->phase, HK_IB_PAIRING);
   ck_assert_uint_eq(bench_message_for(c).kind, HK_IB_BROKEN);
-  bench_close(&b);
 }
 
 /* Which pairs are left out after a failure: of 2 x 2 ports, with the GIDs of each. */
@@ -376,7 +365,7 @@ TEST_LOOP(leaves_out_bad_pairs, HK_ARRAY_LENGTH(cases)) {
   ck_assert(seen[0] && seen[1] && seen[2] && seen[3]);
   ck_assert_uint_ge(c->npaths, 1);
   for (uint32_t i = 0; i < c->npaths; i++) ck_assert(!c->ports.pairs[c->paths[i].pair].out);
-  bench_close(&b);
+  ib_end();
   hk_meter_free(m);
 }
 
@@ -406,7 +395,6 @@ TEST(chooses_the_best_pair) {
   hk_ib_choose_paths(c);
   ck_assert_uint_eq(c->npaths, 1);
   ck_assert_int_ne(c->ports.pairs[c->paths[0].pair].mine, c->ports.pairs[0].mine);
-  bench_close(&b);
 }
 
 /* The higher rank takes the paths that the lower one has chosen, and none that it was not offered. */
@@ -431,7 +419,6 @@ TEST(takes_offered_paths) {
     e.npaths = n ? HK_IB_PATHS + 1 : 0;
     ck_assert(!hk_ib_take_paths(c, &e));
   }
-  bench_close(&b);
 }
 
 /* ---- the control connection ---- */
@@ -464,7 +451,6 @@ TEST(asks_once_a_second) {
   ck_assert_uint_eq(c->control.silent_ns, now + SECOND);
   ck_assert(!c->control.eof && !c->control.in_got && !c->control.looks && !c->control.lost_ns);
   close(pair[0]);
-  bench_close(&b);
 }
 
 /* What may come back: not what has ended in order, was never up, or is another network's. */
@@ -496,7 +482,6 @@ TEST(waits_for_a_lost_connection) {
   ck_assert_int_eq(hk_ib_control_check(c, now + SECOND + limit - 1), HK_OK);
   ck_assert_int_eq(hk_ib_control_check(c, now + SECOND + limit), HK_ERR_REMOTE);
   ck_assert_msg(strstr(hk_last_error(), "control connection is lost"), "%s", hk_last_error());
-  bench_close(&b);
 }
 
 /* ---- epochs ---- */
@@ -539,7 +524,6 @@ TEST_LOOP(begins_epochs, 3) {
     ck_assert(m.ring[0].addr == 0 && m.ring[0].flags == 0); /* this rank receives nothing */
   }
   for (int i = 0; i < 2; i++) devices[i]->gone = false;
-  bench_close(&b);
 }
 
 /* ---- slots after a failure ---- */
@@ -569,7 +553,6 @@ TEST(rewinds_to_what_the_peer_has) {
   ck_assert(hk_ib_unfinished(c));
   c->tx.credit = 6;
   ck_assert(!hk_ib_unfinished(c));
-  bench_close(&b);
 }
 
-int main(void) { return suite_main("ib_repair", .timeout = 60); }
+int main(void) { return ib_main("ib_repair", .timeout = 60); }

@@ -70,7 +70,6 @@ TEST_LOOP(go_together, HK_ARRAY_LENGTH(cases)) {
     ck_assert_uint_eq(b.c->tx.sizes[(cases[_i].before + k) % N], cases[_i].bytes[k] > HK_IB_SMALL ? 2 : 1);
   for (unsigned k = 0; k < n; k++) receive(&b, k, cases[_i].bytes[k], cases[_i].signature[k]);
   while (b.c->tx.given < cases[_i].before + n) ck_assert_int_eq(net_progress(&b.w->ranks[0], NULL), HK_OK);
-  bench_close(&b);
 }
 
 /* A slot is given back when all that came with it has arrived, and not before. */
@@ -84,7 +83,6 @@ TEST(are_given_back_together) {
   }
   ck_assert_uint_eq(b.c->tx.given, n + 1);
   for (unsigned k = 0; k < n; k++) receive(&b, k, 60000, 7);
-  bench_close(&b);
 }
 
 /* A queue pair fails, in the data or the header: all slots of the message are sent again. */
@@ -96,7 +94,6 @@ TEST_LOOP(are_sent_again, 2) {
   const unsigned n = post_all(&b, cases[4].bytes, cases[4].signature);
   for (unsigned k = 0; k < n; k++) receive(&b, k, 60000, 7);
   ck_assert_int_eq(verbs->broken + verbs->severed, 0);
-  bench_close(&b);
 }
 
 /* A header that counts more slots than a FIFO has. */
@@ -107,7 +104,6 @@ TEST(are_not_endless) {
   ((hk_ib_header *)(void *)(b.peer->arena + hk_ib_rx_offset(b.peer, 1)))->more = UINT32_MAX;
   ck_assert_int_eq(net_progress(&b.w->ranks[1], NULL), HK_ERR_REMOTE);
   ck_assert_msg(strstr(hk_last_error(), "came twice"), "%s", hk_last_error());
-  bench_close(&b);
 }
 
 /* Together they have 512 KiB and half of the FIFO at most. */
@@ -121,7 +117,7 @@ TEST_LOOP(have_a_limit, HK_ARRAY_LENGTH(limits)) {
   const uint32_t bytes = limits[_i].bytes, n = limits[_i].nslots < 4 ? limits[_i].nslots : 4;
   hk_link *send, *recv;
   ib_begin(1);
-  net_world *w = net_world_new(2, limits[_i].nslots, bytes);
+  net_world *w = ib_world(limits[_i].nslots, bytes);
   ib_make_way(w, &send, &recv);
   w->ranks[0].env.gpu = &gpu;
   uint32_t got = 0, tag;
@@ -133,10 +129,6 @@ TEST_LOOP(have_a_limit, HK_ARRAY_LENGTH(limits)) {
       for (int i = 0; i < 2; i++) ck_assert_int_eq(net_progress(&w->ranks[i], NULL), HK_OK);
   ck_assert_uint_eq(verbs->reports - reports, limits[_i].messages);
   w->ranks[0].env.gpu = NULL;
-  net_unlink(send);
-  net_unlink(recv);
-  net_world_free(w);
-  ib_end();
 }
 
-int main(void) { return suite_main("ib_runs", .timeout = 60); }
+int main(void) { return ib_main("ib_runs", .timeout = 60); }

@@ -3,7 +3,6 @@
  * neither connects nor delivers.
  * check: notsan */
 #include "../../src/base/service.h"
-#include "../../src/program/program.h"
 #include "../support/ib.h"
 
 static hk_service *service;
@@ -11,18 +10,15 @@ static hk_service *service;
 static bench setup_served(int rank) {
   bench b = {.w = NULL};
   ib_begin(1);
-  b.w = net_world_new(2, 8, 65536);
+  b.w = ib_world(8, 65536);
   ck_assert_int_eq(hk_service_new(&service, "test"), HK_OK);
   b.w->ranks[rank].env.service = service;
   return b;
 }
 
-static void teardown_served(bench *b) {
-  net_unlink(b->send);
-  net_unlink(b->recv);
-  net_world_free(b->w);
-  hk_service_free(service);
+static void teardown(void) {
   ib_end();
+  hk_service_free(service);
 }
 
 static void open_way(bench *b) {
@@ -68,7 +64,6 @@ TEST_LOOP(repairs_for_an_absent_rank, 2) {
       ck_assert_int_eq(net_progress(&b.w->ranks[1], NULL), HK_OK);
   }
   ck_assert_uint_eq(got, 7);
-  teardown_served(&b);
 }
 
 /* It opens no control connection, which may wait for the peer's service. */
@@ -81,7 +76,6 @@ TEST(does_not_connect) {
   ck_assert_int_eq(phase_of(b.peer), HK_IB_DIALING);
   ck_assert_int_eq(net_progress(&b.w->ranks[1], NULL), HK_OK);
   ck_assert_int_ne(phase_of(b.peer), HK_IB_DIALING);
-  teardown_served(&b);
 }
 
 /* While the rank makes calls, it does nothing: the rank itself looks. An error waits for the rank. */
@@ -114,7 +108,6 @@ TEST(leaves_it_to_the_rank) {
   }
   pthread_mutex_unlock(&x->lock);
   ck_assert(gone);
-  teardown_served(&b);
 }
 
-int main(void) { return suite_main("ib_ticks", .timeout = 60); }
+int main(void) { return suite_main("ib_ticks", .teardown = teardown, .timeout = 60); }

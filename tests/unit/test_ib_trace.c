@@ -2,11 +2,8 @@
 /* What the verbs provider posts and sends on fixed schedules, compared with a file: ib_trace.h. Both ranks are of this
  * thread, and the time is the test's.
  * check: notsan */
-#include "../../src/program/program.h"
 #include "../../src/transport/net/ib/ib_flushing.h"
 #include "../../src/transport/net/ib/ib_gdr.h"
-#include "../../src/transport/registry.h"
-#include "../../src/transport/remote.h"
 #include "../support/ib_scene.h"
 
 /* ---- scenes ---- */
@@ -278,8 +275,7 @@ TEST_LOOP(takes_ends_later, 2) {
     for (int k = 0; k < 2; k++) scene_receive(&s, k);
     scene_turn(&s);
   }
-  hk_transport_net.close(s.send[0]);
-  free(s.send[0]);
+  net_unlink(s.send[0]);
   s.send[0] = NULL;
   scene_turns(&s, 5);
   s.sent[0] = 0;

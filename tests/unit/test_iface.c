@@ -3,13 +3,10 @@
 /* How the interfaces of a machine are found (src/base/iface.c), on an invented one: this test gives the library the
  * list of interfaces, and the files of /sys/class/net below a folder of its own. */
 #include <arpa/inet.h>
-#include <check.h>
 #include <dirent.h>
-#include <errno.h>
 #include <fcntl.h>
 #include <ifaddrs.h>
 #include <net/if.h>
-#include <stdarg.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include "../../src/base/iface.h"

@@ -2,8 +2,6 @@
 /* check: notsan */
 /* Inquiries about ranks that keep others waiting (src/boot/inquiry.c), whose answers the test gives: when a wait is
  * reported, whom an inquiry asks, when it is cut, and what it says. */
-#include <check.h>
-#include <string.h>
 #include "../../src/boot/inquiry.h"
 #include "../support/suite.h"
 

@@ -1,9 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* check: notsan */
 /* Channels of hosts become channels of all ranks, from the facts that ranks tell: also where hosts differ. */
-#include <check.h>
-#include <stdlib.h>
-#include <string.h>
 #include "../../src/sim/cluster.h"
 #include "../../src/topo/join.h"
 #include "../../src/topo/paths.h"

@@ -1,10 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* check: notsan */
 /* The JSON writer: commas, quoting, numbers that JSON has not. */
-#include <check.h>
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 #include "../../src/base/json.h"
 #include "../support/suite.h"
 

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Which ranks come last to collectives, from what each of them waited. */
-#include <string.h>
 #include "../../src/ops/collect.h"
 #include "../support/suite.h"
 

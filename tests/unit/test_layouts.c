@@ -2,9 +2,6 @@
 /* Layouts, and the algorithms that follow them: proved for 1 to 64 ranks on several hosts, dealt out host after host,
  * one by one and at random, with ring orders turned inside the hosts; on uneven hosts where that is supported.
  * check: notsan */
-#include <string.h>
-#include "../../src/decide/machine.h"
-#include "../../src/program/builder.h"
 #include "../../src/program/layout.h"
 #include "../support/prove_algorithms.h"
 #include "../support/suite.h"

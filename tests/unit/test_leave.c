@@ -2,8 +2,6 @@
 /* check: notsan */
 /* The end of a communicator waits for what is inside of it (src/comm/leave.h). The communicator has nothing but its
  * state, and the clock is the test's: each look at it takes half a second, and something may leave then. */
-#include <check.h>
-#include <string.h>
 #include <time.h>
 #include "../../src/base/log.h"
 #include "../../src/base/param.h"

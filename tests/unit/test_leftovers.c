@@ -1,13 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* check: notsan */
 /* A test case that leaves something behind fails (tests/support/leftovers.c), and one that says so does not. */
-#include <check.h>
 #include <fcntl.h>
 #include <pthread.h>
-#include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
-#include <unistd.h>
 #include "../support/leftovers.h"
 #include "../support/suite.h"
 

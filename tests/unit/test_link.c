@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The FIFO protocol over the transports whose ends share memory: self, and shm between threads and processes. */
-#include <check.h>
-#include "../../src/program/program.h"
 #include "../../src/transport/registry.h"
 #include "../support/shm_world.h"
 #include "../support/suite.h"

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The log's lines and filters, and the text of the last error. */
-#include <errno.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include "../../src/base/log.h"

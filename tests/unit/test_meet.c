@@ -1,15 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* check: notsan */
 /* What launchers' variables say about a rank, and the id that ranks get by an address or a file. */
-#include <dirent.h>
 #include <fcntl.h>
 #include <hocket.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
-#include "../../src/base/param.h"
 #include "../../src/boot/bootstrap.h"
 #include "../../src/boot/meet.h"
 #include "../support/process.h"

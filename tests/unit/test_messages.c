@@ -1,15 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* One-sided messages as their receiver sees them: headers and data that come in pieces, windows that are too small or
  * gone, and answers. The test is the peer, with a bare socket. */
-#include <check.h>
 #include <fcntl.h>
 #include <sched.h>
 #include <stdatomic.h>
-#include <string.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
-#include <unistd.h>
-#include "../../src/base/param.h"
 #include "../../src/base/service.h"
 #include "../../src/transport/messages.h"
 #include "../../src/transport/transport.h"

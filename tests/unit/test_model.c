@@ -2,10 +2,7 @@
 /* check: notsan noasan timeout=300 */
 /* The cost model against the simulator, which runs the programs: prices within 40%, and no choice by price more than
  * 20% slower than the best algorithm of all, on 1 to 32 hosts. */
-#include <check.h>
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 #include "../../src/collectives/algorithm.h"
 #include "../../src/decide/accuracy.h"
 #include "../../src/decide/protocol.h"

@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Files in MSCCL's XML: written for many ranks, read, proved; and broken, refused with the place and the reason. */
-#include <stdlib.h>
-#include <string.h>
 #include "../../src/formats/file.h"
 #include "../../src/program/program.h"
 #include "../support/broken.h"

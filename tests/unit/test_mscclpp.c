@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Execution plans in MSCCL++'s JSON: written for many ranks, read, proved; and broken, refused with the place and the
  * reason. */
-#include <stdlib.h>
-#include <string.h>
 #include "../../src/formats/file.h"
 #include "../../src/formats/json_tree.h"
 #include "../../src/program/program.h"

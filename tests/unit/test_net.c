@@ -1,13 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* check: fast */
 /* The net transport over sockets: messages between ranks that are threads. */
-#include <check.h>
-#include <dirent.h>
 #include <linux/tcp.h> /* a tcp_info with the bytes sent */
-#include "../../src/base/param.h"
-#include "../../src/program/program.h"
 #include "../../src/transport/net/socket/socket.h"
-#include "../../src/transport/registry.h"
 #include "../support/net_streams.h"
 #include "../support/process.h"
 #include "../support/suite.h"
@@ -67,7 +62,6 @@ TEST_LOOP(carries_messages, HK_ARRAY_LENGTH(ways)) {
   ck_assert_int_eq(socket_threads(), 2 * (threads - 1));
   if (ways[_i].want) ck_assert_uint_gt(t[1].direct, 0);
   if (!ways[_i].want) ck_assert_uint_eq(t[1].direct, 0);
-  net_world_free(w);
 }
 
 /* One message from rank 0 to rank 1, both moved by this thread. */
@@ -107,10 +101,6 @@ TEST_LOOP(stripes_at_their_boundaries, HK_ARRAY_LENGTH(numbers)) {
       }
   for (int off = -2; off <= 2; off++) send_one(w, from, to, (uint32_t)(HK_STRIPE_MIN + off), true);
   send_one(w, from, to, MOST, true);
-  net_unlink(from);
-  net_unlink(to);
-  net_world_free(w);
-  set_param("NCCL_NSOCKS_PERTHREAD", NULL);
 }
 
 /* The bytes that the kernel has taken from a socket. */
@@ -133,11 +123,6 @@ TEST(uses_every_socket) {
   ck_assert_uint_lt(sent_by(w->wires[0][0]), 2 * HK_PART_MIN);
   for (int s = 1; s < SOCKETS; s++)
     ck_assert_uint_ge(sent_by(w->wires[s][0]), MESSAGES * 2 / (SOCKETS - 1) * HK_PART_MIN);
-  net_unlink(from);
-  net_unlink(to);
-  net_world_free(w);
-  set_param("NCCL_SOCKET_NTHREADS", NULL);
-  set_param("NCCL_NSOCKS_PERTHREAD", NULL);
 }
 
 static net_world *losing;
@@ -168,8 +153,6 @@ TEST_LOOP(reports_a_lost_socket, 6) {
     ck_assert_int_eq(t[i].rc, HK_ERR_REMOTE);
     ck_assert_msg(strstr(t[i].error, "lost the connection") && strstr(t[i].error, "127.0.0.1<"), "%s", t[i].error);
   }
-  net_world_free(w);
-  set_param("NCCL_NSOCKS_PERTHREAD", NULL);
 }
 
 /* Every rank to every other on one thread a rank: more links are waited for than are asked directly. */
@@ -242,10 +225,8 @@ TEST(carries_many_links) {
   for (int i = 0; i < N; i++) pthread_join(threads[i], NULL);
   for (int i = 0; i < N; i++) ck_assert_msg(c[i].rc == HK_OK, "rank %d: %s", i, hk_last_error());
   ck_assert_int_eq(w->dials, N * (N - 1) / 2 * 2);
-  net_world_free(w);
 }
 
-/* The higher rank comes first and sends before anybody has called. */
 /* Sockets and what waits for them, after links that blocked and slept. */
 TEST(leaves_no_descriptors) {
   int before = open_fds();
@@ -262,13 +243,12 @@ TEST(leaves_no_descriptors) {
     ck_assert_int_eq(net_progress(&w->ranks[1], NULL), HK_OK); /* takes the connection */
     hk_transport_net.sleep(w->ranks[1].state);
     ck_assert_int_gt(open_fds(), before + 3);
-    net_unlink(from);
-    net_unlink(to);
     net_world_free(w);
     ck_assert_int_eq(open_fds(), before);
   }
 }
 
+/* The higher rank comes first and sends before anybody has called. */
 TEST(waits_for_the_call) {
   net_world *w = net_world_new(2, 2, 4096);
   hk_link *send = net_link(&w->ranks[1], 0, HK_LINK_SEND, 0);
@@ -292,9 +272,6 @@ TEST(waits_for_the_call) {
   ck_assert_mem_eq(in, "defg", 4);
   ck_assert_int_eq(atomic_load(&send->state), HK_LINK_READY);
   ck_assert(hk_link_drained(send) && hk_link_can_send(send, 0));
-  net_unlink(send);
-  net_unlink(recv);
-  net_world_free(w);
 }
 
 /* A reader that does not read: credits stay out, nothing is lost, and it flows on when it reads. */
@@ -325,9 +302,6 @@ TEST(holds_back_when_the_reader_is_slow) {
   ck_assert(hk_link_drained(send));
   free(out);
   free(in);
-  net_unlink(send);
-  net_unlink(recv);
-  net_world_free(w);
 }
 
 TEST(chooses_the_provider) {
@@ -399,7 +373,6 @@ TEST(refers_to_any_memory) {
                    HK_ERR_INTERNAL);
   ck_assert_msg(strstr(hk_last_error(), "multicast"), "%s", hk_last_error());
   net_unlink(l);
-  net_world_free(w);
 }
 
-int main(void) { return suite_main("net", .timeout = 120); }
+int main(void) { return net_main("net", .timeout = 120); }

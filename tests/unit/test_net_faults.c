@@ -1,12 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What the socket provider makes of a peer that writes slowly, writes nonsense, or goes away. */
-#include <check.h>
 #include <poll.h>
 #include "../../src/base/iface.h"
-#include "../../src/base/param.h"
-#include "../../src/program/program.h"
 #include "../../src/transport/net/socket/socket.h"
-#include "../../src/transport/peer.h"
 #include "../support/net_world.h"
 #include "../support/process.h"
 #include "../support/suite.h"
@@ -21,19 +17,19 @@ typedef struct bench {
   int fd;
 } bench;
 
-static bench setup(hk_link_kind kind) {
-  bench b = {.w = net_world_new(2, 4, SLOT)};
+static bench b = {.fd = -1};
+
+static void begin(hk_link_kind kind) {
+  b = (bench){.w = net_world_new(2, 4, SLOT)};
   b.rank = &b.w->ranks[0];
   b.link = net_link(b.rank, 1, kind, 2);
   b.fd = net_take(&b.w->ranks[1], 0, b.w->mail[0].tag);
   ck_assert_int_ge(b.fd, 0);
-  return b;
 }
 
-static void teardown(bench *b) {
-  net_unlink(b->link);
-  if (b->fd >= 0) close(b->fd);
-  net_world_free(b->w);
+static void teardown(void) {
+  net_worlds_end();
+  if (b.fd >= 0) close(b.fd);
 }
 
 static void write_bytes(int fd, const void *data, size_t bytes) {
@@ -56,18 +52,18 @@ static void write_message(int fd, uint32_t seq, uint32_t signature, const void *
 }
 
 /* Polls until a slot is there or an error. */
-static hk_status poll_slot(bench *b, void *data, uint32_t room, bool want, uint32_t *bytes, bool *direct) {
+static hk_status poll_slot(void *data, uint32_t room, bool want, uint32_t *bytes, bool *direct) {
   uint32_t signature;
   for (int i = 0; i < 200000; i++) {
-    if (net_try_recv(b->link, data, room, want, bytes, &signature, direct)) return HK_OK;
-    hk_status rc = net_progress(b->rank, NULL);
+    if (net_try_recv(b.link, data, room, want, bytes, &signature, direct)) return HK_OK;
+    hk_status rc = net_progress(b.rank, NULL);
     if (rc != HK_OK) return rc;
   }
   return HK_IN_PROGRESS;
 }
 
 TEST(puts_single_bytes_together) {
-  bench b = setup(HK_LINK_RECV);
+  begin(HK_LINK_RECV);
   static const uint32_t sizes[] = {0, 1, 47, 48, 49, 300};
   char data[512], in[512], wire[600];
   for (size_t i = 0; i < sizeof data; i++) data[i] = (char)(i * 3);
@@ -83,23 +79,22 @@ TEST(puts_single_bytes_together) {
       ck_assert_int_eq(net_progress(b.rank, NULL), HK_OK);
     }
     memset(in, 0, sizeof in);
-    ck_assert_int_eq(poll_slot(&b, in, sizes[k], false, &bytes, &direct), HK_OK);
+    ck_assert_int_eq(poll_slot(in, sizes[k], false, &bytes, &direct), HK_OK);
     ck_assert_uint_eq(bytes, sizes[k]);
     if (!(k % 2) || sizes[k] <= HK_SLOT_INLINE) ck_assert_mem_eq(in, data, sizes[k]);
   }
-  teardown(&b);
 }
 
 /* A large message teaches the receiver to expect large ones; then a crowd of small ones comes in one piece. */
 TEST(sorts_what_it_guessed_wrong) {
-  bench b = setup(HK_LINK_RECV);
+  begin(HK_LINK_RECV);
   char data[SLOT], in[SLOT], wire[SLOT];
   bool direct;
   uint32_t bytes, n = 0;
   memset(data, 'L', sizeof data);
   for (uint32_t round = 0; round < 3; round++) {
     write_message(b.fd, ++n, 5, data, SLOT);
-    ck_assert_int_eq(poll_slot(&b, in, SLOT, true, &bytes, &direct), HK_OK);
+    ck_assert_int_eq(poll_slot(in, SLOT, true, &bytes, &direct), HK_OK);
     ck_assert_uint_eq(bytes, SLOT);
     ck_assert(direct);
     size_t at = 0;
@@ -114,17 +109,16 @@ TEST(sorts_what_it_guessed_wrong) {
     }
     write_bytes(b.fd, wire, at);
     for (uint32_t k = 0; k < count; k++) {
-      ck_assert_int_eq(poll_slot(&b, in, SLOT, round != 1, &bytes, &direct), HK_OK);
+      ck_assert_int_eq(poll_slot(in, SLOT, round != 1, &bytes, &direct), HK_OK);
       ck_assert_uint_eq(bytes, 20 + k % 100);
       for (uint32_t i = 0; i < bytes; i++) ck_assert_int_eq(in[i], (char)((first + k) & 127));
     }
   }
-  teardown(&b);
 }
 
 /* Without a wish, what lies in the socket stays there beyond the free slots. */
 TEST(reads_no_more_than_it_has_slots) {
-  bench b = setup(HK_LINK_RECV);
+  begin(HK_LINK_RECV);
   for (uint32_t n = 1; n <= 10; n++) write_message(b.fd, n, 5, &n, sizeof n);
   b.link->waiting = 1;
   for (int i = 0; i < 100; i++) {
@@ -134,10 +128,9 @@ TEST(reads_no_more_than_it_has_slots) {
   for (uint32_t n = 1; n <= 10; n++) {
     uint32_t got = 0, bytes;
     bool direct;
-    ck_assert_int_eq(poll_slot(&b, &got, sizeof got, false, &bytes, &direct), HK_OK);
+    ck_assert_int_eq(poll_slot(&got, sizeof got, false, &bytes, &direct), HK_OK);
     ck_assert_uint_eq(got, n);
   }
-  teardown(&b);
 }
 
 static const hk_wire_header nonsense[] = {
@@ -151,7 +144,7 @@ static const hk_wire_header nonsense[] = {
 };
 
 TEST_LOOP(refuses_nonsense, HK_ARRAY_LENGTH(nonsense)) {
-  bench b = setup(HK_LINK_RECV);
+  begin(HK_LINK_RECV);
   char in[64], junk[4096];
   uint32_t bytes;
   bool direct;
@@ -159,14 +152,13 @@ TEST_LOOP(refuses_nonsense, HK_ARRAY_LENGTH(nonsense)) {
   memset(junk, 0xee, sizeof junk);
   write_bytes(b.fd, &nonsense[_i], sizeof nonsense[_i]);
   write_bytes(b.fd, junk, sizeof junk);
-  ck_assert_int_eq(poll_slot(&b, in, 40, true, &bytes, &direct), HK_ERR_REMOTE);
+  ck_assert_int_eq(poll_slot(in, 40, true, &bytes, &direct), HK_ERR_REMOTE);
   ck_assert_msg(strstr(hk_last_error(), "rank 1") && strstr(hk_last_error(), "127.0.0.1<"), "%s", hk_last_error());
   for (size_t i = 0; i < sizeof in; i++) ck_assert_int_eq(in[i], 'x');
   ck_assert_int_eq(atomic_load(&b.link->state), HK_LINK_FAILED);
   /* It stays refused, and is not told again. */
   b.link->waiting = 1;
   ck_assert_int_eq(net_progress(b.rank, NULL), HK_ERR_REMOTE);
-  teardown(&b);
 }
 
 /* The peer goes after `sent` bytes of a message of 16 + 4000; with a reset where asked. */
@@ -176,7 +168,7 @@ static const struct {
 } ends[] = {{0, false}, {0, true}, {7, false}, {16, false}, {100, false}, {100, true}, {4015, false}};
 
 TEST_LOOP(names_a_peer_that_goes, HK_ARRAY_LENGTH(ends)) {
-  bench b = setup(HK_LINK_RECV);
+  begin(HK_LINK_RECV);
   char wire[16 + 4000] = {0}, in[4000];
   hk_wire_header h = {1, 4000, 5, 0};
   uint32_t bytes;
@@ -189,29 +181,27 @@ TEST_LOOP(names_a_peer_that_goes, HK_ARRAY_LENGTH(ends)) {
   }
   close(b.fd);
   b.fd = -1;
-  ck_assert_int_eq(poll_slot(&b, in, sizeof in, true, &bytes, &direct), HK_ERR_REMOTE);
+  ck_assert_int_eq(poll_slot(in, sizeof in, true, &bytes, &direct), HK_ERR_REMOTE);
   const char *text = hk_last_error();
   ck_assert_msg(strstr(text, "rank 1") && strstr(text, "127.0.0.1<") && strstr(text, "interface lo"), "%s", text);
   ck_assert_msg(strstr(text, ends[_i].reset ? "ECONNRESET" : "closed") != NULL, "%s", text);
-  teardown(&b);
 }
 
 TEST(lets_a_peer_go_that_nobody_waits_for) {
-  bench b = setup(HK_LINK_RECV);
+  begin(HK_LINK_RECV);
   uint32_t x = 77, got = 0, bytes;
   bool direct;
   write_message(b.fd, 1, 5, &x, sizeof x);
   close(b.fd);
   b.fd = -1;
-  ck_assert_int_eq(poll_slot(&b, &got, sizeof got, false, &bytes, &direct), HK_OK);
+  ck_assert_int_eq(poll_slot(&got, sizeof got, false, &bytes, &direct), HK_OK);
   ck_assert_uint_eq(got, 77);
   for (int i = 0; i < 1000; i++) ck_assert_int_eq(net_progress(b.rank, NULL), HK_OK);
-  ck_assert_int_eq(poll_slot(&b, &got, sizeof got, false, &bytes, &direct), HK_ERR_REMOTE);
-  teardown(&b);
+  ck_assert_int_eq(poll_slot(&got, sizeof got, false, &bytes, &direct), HK_ERR_REMOTE);
 }
 
 TEST(tells_that_nobody_takes_what_it_sends) {
-  bench b = setup(HK_LINK_SEND);
+  begin(HK_LINK_SEND);
   static char data[SLOT];
   hk_status rc = HK_OK;
   close(b.fd);
@@ -222,7 +212,6 @@ TEST(tells_that_nobody_takes_what_it_sends) {
   }
   ck_assert_int_eq(rc, HK_ERR_REMOTE);
   ck_assert_msg(strstr(hk_last_error(), "rank 1") && strstr(hk_last_error(), "sending"), "%s", hk_last_error());
-  teardown(&b);
 }
 
 /* ---- routes ---- */
@@ -481,20 +470,20 @@ TEST_LOOP(counts_sockets_as_nccl, HK_ARRAY_LENGTH(wishes)) {
 }
 
 TEST(agrees_on_the_number_of_sockets) {
-  hk_socket_fact a = {.nsockets = 4}, b = {.nsockets = 2};
-  ck_assert_int_eq(hk_socket_count(&a, &b, false, 2), 2);
-  ck_assert_int_eq(hk_socket_count(&b, &a, false, 2), 2);
-  ck_assert_int_eq(hk_socket_count(&a, &b, true, 2), 1);
-  ck_assert_int_eq(hk_socket_count(&a, &b, false, 1000), 1);
-  b.insists = 1;
-  b.nsockets = 8;
-  ck_assert_int_eq(hk_socket_count(&a, &b, true, 1000), 8);
-  ck_assert_int_eq(hk_socket_count(&b, &a, false, 2), 8);
-  a.nsockets = 0; /* what a peer of another kind might say */
-  b.nsockets = 200;
-  ck_assert_int_eq(hk_socket_count(&a, &b, false, 2), HK_SOCKETS_MAX);
-  b.insists = 0;
-  ck_assert_int_eq(hk_socket_count(&a, &b, false, 2), 1);
+  hk_socket_fact one = {.nsockets = 4}, two = {.nsockets = 2};
+  ck_assert_int_eq(hk_socket_count(&one, &two, false, 2), 2);
+  ck_assert_int_eq(hk_socket_count(&two, &one, false, 2), 2);
+  ck_assert_int_eq(hk_socket_count(&one, &two, true, 2), 1);
+  ck_assert_int_eq(hk_socket_count(&one, &two, false, 1000), 1);
+  two.insists = 1;
+  two.nsockets = 8;
+  ck_assert_int_eq(hk_socket_count(&one, &two, true, 1000), 8);
+  ck_assert_int_eq(hk_socket_count(&two, &one, false, 2), 8);
+  one.nsockets = 0; /* what a peer of another kind might say */
+  two.nsockets = 200;
+  ck_assert_int_eq(hk_socket_count(&one, &two, false, 2), HK_SOCKETS_MAX);
+  two.insists = 0;
+  ck_assert_int_eq(hk_socket_count(&one, &two, false, 2), 1);
 }
 
-int main(void) { return suite_main("net_faults", .timeout = 60); }
+int main(void) { return suite_main("net_faults", .teardown = teardown, .timeout = 60); }

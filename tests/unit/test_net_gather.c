@@ -1,10 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Streams of small messages inside a host, which the sender's kernel may gather: when it does, and that none waits for
  * a timer of the receiver's kernel. */
-#include <check.h>
 #include <netinet/tcp.h>
 #include <sched.h>
-#include "../../src/program/program.h"
 #include "../../src/transport/net/socket/socket.h"
 #include "../support/net_streams.h"
 #include "../support/suite.h"
@@ -27,14 +25,6 @@ static pair setup(int hosts) {
   }
   while (atomic_load(&p.from[1]->state) != HK_LINK_READY) ck_assert_int_eq(net_progress(&p.w->ranks[1], NULL), HK_OK);
   return p;
-}
-
-static void teardown(pair *p) {
-  for (int r = 0; r < 2; r++) {
-    net_unlink(p->to[r]);
-    net_unlink(p->from[r]);
-  }
-  net_world_free(p->w);
 }
 
 static void send_small(pair *p, int rank, uint32_t bytes) {
@@ -92,7 +82,6 @@ TEST_RANGE(gathers_what_goes_one_way, 1, 3) {
   send_small(&p, 0, 8);
   ck_assert_int_eq(gathers(&p), near);
   while (p.came[1] < p.sent[0]) receive(&p, 1);
-  teardown(&p);
 }
 
 /* Polls before a message that is under way: some if another thread has to run first; the kernel's timer would take tens
@@ -121,7 +110,6 @@ TEST(gathered_messages_come_at_once) {
     while (p.came[0] < p.sent[1]) receive(&p, 0);
     ck_assert(!gathers(&p));
   }
-  teardown(&p);
 }
 
 TEST(leads_by_what_the_cache_holds) {
@@ -150,7 +138,6 @@ TEST(sends_so_much_ahead) {
   while (atomic_load(&p.to[0]->heads->value) == sent && polls++ < 1000)
     ck_assert_int_eq(net_progress(&p.w->ranks[0], NULL), HK_OK);
   ck_assert_uint_gt(atomic_load(&p.to[0]->heads->value), sent);
-  teardown(&p);
 }
 
-int main(void) { return suite_main("net_gather", .timeout = 120); }
+int main(void) { return net_main("net_gather", .timeout = 120); }

@@ -1,9 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A peer that is only slow is no error, whatever the state of the window; a host that is gone is one, in bounded time.
  * check: waits notsan noasan root */
-#include <check.h>
-#include "../../src/base/param.h"
-#include "../../src/program/program.h"
 #include "../../src/transport/net/socket/socket.h"
 #include "../support/net_world.h"
 #include "../support/silence.h"

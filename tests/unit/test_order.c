@@ -3,10 +3,7 @@
  * in the fixed order, for every number of ranks, root, layout and ring order; what is in it without the mark is found,
  * too.
  * check: notsan timeout=120 */
-#include <string.h>
 #include "../../src/decide/rules.h"
-#include "../../src/program/builder.h"
-#include "../../src/program/layout.h"
 #include "../support/outlines.h"
 #include "../support/prove_algorithms.h"
 #include "../support/suite.h"

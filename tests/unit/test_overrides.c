@@ -1,14 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The user's settings: tuning files, measured constants, channels, levels; what is wrong is said with its place. */
-#include <check.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 #include "../../src/base/param.h"
-#include "../../src/collectives/algorithm.h"
 #include "../../src/decide/overrides.h"
 #include "../../src/decide/rules.h"
-#include "../../src/decide/select.h"
 #include "../../src/topo/synth.h"
 #include "../../src/topo/topo.h"
 #include "../support/changed.h"

@@ -1,11 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* check: notsan */
 /* Paths: their classes, hops and bandwidths on machines whose answers are known. */
-#include <check.h>
-#include <stdlib.h>
-#include <string.h>
 #include "../../src/base/param.h"
-#include "../../src/topo/paths.h"
 #include "../../src/transport/net/gdr.h"
 #include "../support/suite.h"
 #include "../support/topo_checks.h"

@@ -1,9 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Places (places.h) without a transport: what the sender may claim, and when a reader that fails may go on. */
-#include <check.h>
 #include <pthread.h>
-#include <string.h>
-#include <unistd.h>
 #include "../../src/program/program.h"
 #include "../../src/transport/places.h"
 #include "../../src/transport/transport.h"

@@ -2,10 +2,7 @@
 /* Parts of the provider of net plugins, without a plugin's library: requests of a lane, how an end is closed, what is
  * judged of a failed call, the plugin's thread, and the properties of a device in each version.
  * check: notsan */
-#include <string.h>
 #include <sys/socket.h>
-#include <unistd.h>
-#include "../../src/base/param.h"
 #include "../../src/transport/net/plugin/plugin.h"
 #include "../support/process.h"
 #include "../support/suite.h"

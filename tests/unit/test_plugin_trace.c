@@ -2,14 +2,11 @@
 /* What the provider of net plugins calls and sends on fixed schedules, compared with a file: trace.h. The test plays
  * the plugin, in each version, and both ranks are of this thread.
  * check: notsan */
-#include <fcntl.h>
 #include <poll.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include "../../src/base/array.h"
-#include "../../src/base/param.h"
 #include "../../src/device/device.h"
-#include "../../src/program/program.h"
 #include "../../src/transport/net/plugin/plugin.h"
 #include "../support/net_streams.h"
 #include "../support/suite.h"

@@ -1,9 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* check: notsan */
 /* The builder, and the text form of what it builds. */
-#include <check.h>
-#include <stdlib.h>
-#include <string.h>
 #include "../../src/collectives/transfer.h"
 #include "../../src/program/builder.h"
 #include "../support/suite.h"

@@ -1,11 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Programs in Hocket's JSON: what is written is read back, byte by byte; what is wrong is refused with its place. */
-#include <stdlib.h>
-#include <string.h>
 #include "../../src/formats/file.h"
 #include "../../src/formats/jansson_abi.h"
 #include "../../src/formats/json_tree.h"
-#include "../../src/program/builder.h"
 #include "../support/prove_algorithms.h"
 #include "../support/randprog.h" /* random numbers */
 #include "../support/suite.h"

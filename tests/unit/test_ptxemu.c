@@ -4,8 +4,6 @@
  * check: notsan */
 #include <dlfcn.h>
 #include <math.h>
-#include <stdbool.h>
-#include <string.h>
 #include "../support/gpu.h"
 #include "../support/suite.h"
 

@@ -3,15 +3,8 @@
 /* Data movement against an element-by-element reference: every type, operator and vector level over numbers of sources
  * and destinations, sizes, alignments, in place or not; then every value of the small floats, rounding at and next to
  * every midpoint, and reads that must not leave the operands' pages. */
-#include <check.h>
 #include <math.h>
-#include <stdbool.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
-#include <unistd.h>
 #include "../../src/kernels/host/kernels.h"
 #include "../../src/kernels/reduce.h"
 #include "../support/suite.h"

@@ -2,19 +2,11 @@
 /* Links through a third rank, at the near rank: which rank is the relay, what it is asked for, and what its end does.
  * Four ranks of two hosts, each with a card on one of two rails that are not connected. The test plays the relays.
  * check: notsan */
-#include <dlfcn.h>
-#include <errno.h>
-#include <fcntl.h>
 #include <poll.h>
 #include <sched.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
-#include <sys/syscall.h>
-#include "../../src/base/param.h"
-#include "../../src/base/wait.h"
 #include "../../src/device/host.h"
-#include "../../src/program/program.h"
-#include "../../src/transport/registry.h"
 #include "../../src/transport/relay.h"
 #include "../support/ib.h"
 #include "../support/process.h"

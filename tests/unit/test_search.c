@@ -1,12 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* check: notsan */
 /* The search: what it finds on machines whose best channels are known, and what holds on every machine. */
-#include <check.h>
-#include <stdlib.h>
-#include <string.h>
 #include <time.h>
-#include "../../src/topo/paths.h"
-#include "../../src/topo/search.h"
 #include "../../src/topo/synth.h"
 #include "../support/suite.h"
 #include "../support/topo_checks.h"

@@ -2,14 +2,10 @@
 /* check: notsan */
 /* Selection and chunks: deterministic, equal for all ranks, always supported, without cliffs. */
 #include <math.h>
-#include <string.h>
-#include "../../src/collectives/algorithm.h"
 #include "../../src/decide/constants.h"
-#include "../../src/decide/cost.h"
 #include "../../src/decide/gpu.h"
 #include "../../src/decide/machine.h"
 #include "../../src/decide/protocol.h"
-#include "../../src/decide/select.h"
 #include "../../src/sim/sim.h"
 #include "../../src/sim/simulator.h"
 #include "../../src/topo/synth.h"

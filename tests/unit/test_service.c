@@ -1,17 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The service thread: what its callbacks are promised. */
-#include <check.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
-#include <stdlib.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/resource.h>
-#include <sys/wait.h>
-#include <unistd.h>
 #include "../../src/base/service.h"
 #include "../support/process.h"
 #include "../support/suite.h"

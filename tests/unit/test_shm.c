@@ -1,16 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* How ranks come to share an arena, and what happens where they cannot.
  * check: root */
-#include <check.h>
-#include <errno.h>
 #include <netinet/in.h>
 #include <signal.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include "../../src/base/addr.h"
-#include "../../src/base/param.h"
-#include "../../src/base/service.h"
-#include "../../src/program/program.h"
 #include "../../src/transport/registry.h"
 #include "../../src/transport/shm/shm_socket.h"
 #include "../../src/transport/transport.h"

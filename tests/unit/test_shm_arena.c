@@ -2,10 +2,7 @@
 /* check: notsan */
 /* The layout of the arena of shared memory: its parts do not overlap, have the alignment that their writers need, and
  * are where both ends of a link find them; and the counters of an end that is opened again. */
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
-#include <unistd.h>
 #include "../../src/base/param.h"
 #include "../../src/program/program.h"
 #include "../../src/transport/relay.h"

@@ -2,16 +2,11 @@
 /* Copies from and to the memory of another process, which the kernel may do in pieces; here it does a few bytes at a
  * time.
  * check: notsan */
-#include <check.h>
-#include <errno.h>
 #include <stdarg.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
-#include <sys/wait.h>
-#include <unistd.h>
-#include "../../src/base/param.h"
 #include "../../src/transport/peer.h"
 #include "../../src/transport/shm/shm_state.h"
 #include "../support/process.h"

@@ -1,11 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The host device's allocator, and references to its memory over links. */
-#include <check.h>
 #include <sched.h>
 #include <sys/random.h>
 #include <sys/syscall.h>
 #include "../../src/device/host.h"
-#include "../../src/program/program.h"
 #include "../../src/transport/registry.h"
 #include "../support/process.h"
 #include "../support/shm_world.h"

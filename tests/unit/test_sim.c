@@ -2,10 +2,7 @@
 /* check: notsan noasan */
 /* The simulator: fair rates, sense and determinism, the flow level against the event level, size.  Under ASan
  * test_sim_published runs the same code in less time. */
-#include <check.h>
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/resource.h>
 #include <time.h>
 #include "../../src/collectives/algorithm.h"

@@ -2,10 +2,7 @@
 /* check: timeout=300 notsan long=asan */
 /* The simulator against published figures.  One model and one set of constants for all rows; each row names its
  * source. */
-#include <check.h>
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 #include "../../src/decide/accuracy.h"
 #include "../../src/decide/gpu.h"
 #include "../../src/decide/protocol.h"

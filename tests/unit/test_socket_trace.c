@@ -7,10 +7,7 @@
 #include <sys/epoll.h>
 #include <sys/uio.h>
 #include "../../src/base/iface.h"
-#include "../../src/base/param.h"
-#include "../../src/program/program.h"
 #include "../../src/transport/net/socket/socket.h"
-#include "../../src/transport/registry.h"
 #include "../support/net_streams.h"
 #include "../support/suite.h"
 #include "../support/trace.h"

@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The summary of programs: exactly what the simulator counts, and the chains of messages that textbooks give. */
-#include <check.h>
-#include <string.h>
 #include "../../src/collectives/algorithm.h"
 #include "../../src/decide/machine.h"
 #include "../../src/program/builder.h"

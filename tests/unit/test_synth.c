@@ -1,10 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* check: notsan */
 /* Machines from strings: what the presets have, the grammar's parts, and what is said about words that are wrong. */
-#include <check.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 #include "../../src/topo/facts.h"
 #include "../../src/topo/synth.h"
 #include "../support/suite.h"

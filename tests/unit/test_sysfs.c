@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* check: notsan */
 /* Small files below a root (src/base/sysfs.h). */
-#include <check.h>
-#include <errno.h>
 #include <sys/uio.h>
 #include "../../src/base/status.h"
 #include "../../src/base/sysfs.h"

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* check: notsan */
 /* What messages say of calls and of ranks, word by word. */
-#include <check.h>
-#include <string.h>
 #include "../../src/base/status.h"
 #include "../../src/boot/activity.h"
 #include "../../src/program/operation.h"

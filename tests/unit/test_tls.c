@@ -1,17 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* TLS between two sockets of one process: the handshake step by step, data in all pieces, damaged data, keys. */
-#include <check.h>
-#include <errno.h>
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <pthread.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 #include "../../src/base/addr.h"
 #include "../../src/base/openssl_abi.h"
 #include "../../src/base/param.h"

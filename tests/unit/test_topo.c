@@ -1,9 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* check: notsan */
 /* Topologies: canonical order, checks, hash, bus ids, link speeds, clusters and placements. */
-#include <check.h>
-#include <stdlib.h>
-#include <string.h>
 #include "../support/suite.h"
 #include "../support/topo_machines.h"
 

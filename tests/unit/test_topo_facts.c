@@ -2,8 +2,6 @@
 /* check: notsan */
 /* Figures of parts and links at their limits, what a topology's hash depends on, how parallel links become one, and
  * what is remarked about machines that lack something. */
-#include <stdlib.h>
-#include <string.h>
 #include "../../src/topo/facts.h"
 #include "../support/suite.h"
 #include "../support/topo_machines.h"

@@ -2,8 +2,6 @@
 /* check: notsan */
 /* Topology files in the forms that other libraries and clouds write: RCCL's, NCCL's dumps, Azure's. The files here were
  * written for the tests. */
-#include <stdlib.h>
-#include <string.h>
 #include "../../src/topo/facts.h"
 #include "../../src/topo/xml.h"
 #include "../support/suite.h"

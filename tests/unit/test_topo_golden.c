@@ -2,10 +2,8 @@
 /* check: notsan noasan */
 /* What becomes of machines in words, of damaged files and of files over detection is in tests/golden/topologies.txt,
  * messages included: a line of length and hash for each. test_fuzz_topo asks what holds of all of them. */
-#include <string.h>
 #include "../../src/topo/join.h"
 #include "../../src/topo/paths.h"
-#include "../../src/topo/topo.h"
 #include "../support/golden.h"
 #include "../support/scratch.h"
 #include "../support/suite.h"

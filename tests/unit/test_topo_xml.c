@@ -2,7 +2,6 @@
 /* check: notsan */
 /* NCCL's topology XML: recorded files, the same topology back from what is written, and a file over detection.
  * What broken files give is in test_topo_lint.c.  Runs in the root of the repository, where the files are. */
-#include <errno.h>
 #include <locale.h>
 #include <sys/stat.h>
 #include "../../src/topo/expat_abi.h"

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* check: notsan */
 /* The constants that `hocket tune` makes of times. The times here are the model's prices with other constants. */
-#include <stdlib.h>
-#include "../../src/collectives/algorithm.h"
 #include "../../src/tools/tune/tune.h"
 #include "../support/outlines.h"
 #include "../support/suite.h"

@@ -2,14 +2,8 @@
 /* check: notsan */
 /* Tuner plugins of every version: what they prefer is chosen; one that fails or is silent changes nothing. */
 #include <libgen.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 #include "../../src/base/param.h"
-#include "../../src/collectives/algorithm.h"
 #include "../../src/decide/machine.h"
-#include "../../src/decide/select.h"
 #include "../../src/run/tuner.h"
 #include "../support/outlines.h"
 #include "../support/suite.h"

@@ -1,10 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* check: notsan */
 /* What the verifier must accept. */
-#include <check.h>
-#include <stdlib.h>
-#include <string.h>
-#include "../../src/program/verify.h"
 #include "../support/golden.h"
 #include "../support/prove_algorithms.h"
 #include "../support/randprog.h"

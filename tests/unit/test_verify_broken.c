@@ -2,14 +2,9 @@
 /* check: notsan */
 /* What the verifier must reject.  Each case edits the text of textbook programs, one mistake at a time, and says which
  * rank, lane and instruction the report must name, and in which words. */
-#include <check.h>
-#include <stdlib.h>
-#include <string.h>
-#include "../../src/program/verify.h"
 #include "../support/changed.h"
 #include "../support/golden.h"
 #include "../support/prove_algorithms.h"
-#include "../support/randprog.h"
 #include "../support/suite.h"
 #include "../support/textbook.h"
 

@@ -1,12 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Waiting: it ends on failure words, deadlines and the watchdog's word, and goes on otherwise. */
-#include <check.h>
 #include <poll.h>
 #include <pthread.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/syscall.h>
-#include <unistd.h>
 #include "../../src/base/thread.h"
 #include "../../src/base/wait.h"
 #include "../support/suite.h"

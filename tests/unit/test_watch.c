@@ -2,8 +2,6 @@
 /* check: notsan */
 /* What a rank shows of itself to ranks that wait for it (src/failure/watch.c). The communicator has only its state, its
  * status page and its counters. */
-#include <check.h>
-#include <string.h>
 #include "../../src/base/wait.h"
 #include "../../src/boot/activity.h"
 #include "../../src/core/call.h"
