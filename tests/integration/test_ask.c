@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Asking a rank what it does: running, waiting, stopped, killed, gone away; ranks as threads and as processes. */
-#include <signal.h>
 #include "../support/boot_ranks.h"
 
 enum { PATIENT_NS = 1000000000 };
@@ -34,32 +33,6 @@ static hk_status join_reporting(rank_state *r) {
 }
 
 static hk_presence ask(rank_state *r, int rank, hk_activity *a) { return hk_bootstrap_ask(r->b, rank, PATIENT_NS, a); }
-
-/* ---- one process ---- */
-
-static void ask_everybody(rank_state *r) {
-  hk_activity a;
-  if (join_reporting(r) != HK_OK) goto out;
-  if (hk_bootstrap_barrier(r->b) != HK_OK) r->status = HK_ERR_INTERNAL; /* so that no one is inside the join */
-  for (int i = 0; i < r->nranks; i++)
-    if (ask(r, i, &a) != HK_PRESENCE_ANSWERS || !is_report_of(&a, i) || (i == r->rank && a.waits_for != -1))
-      r->status = HK_ERR_INTERNAL;
-  if (ask(r, -1, &a) != HK_PRESENCE_UNKNOWN || ask(r, r->nranks, &a) != HK_PRESENCE_UNKNOWN)
-    r->status = HK_ERR_INTERNAL;
-  if (hk_bootstrap_barrier(r->b) != HK_OK) r->status = HK_ERR_INTERNAL;
-out:
-  leave_rank(r);
-}
-
-TEST_LOOP(threads_answer, 2) {
-  ncclUniqueId id;
-  ck_assert_int_eq(hk_bootstrap_new_id(&id), HK_OK);
-  rank_state *r = run_threads(4 + _i, &id, 1, ask_everybody, NULL);
-  for (int i = 0; i < 4 + _i; i++) ck_assert_int_eq(r[i].status, HK_OK);
-  free(r);
-}
-
-/* ---- processes ---- */
 
 enum { RANKS = 5, ASKER = 0, WAITS = 1, STOPS = 2, LEAVES = 3, LEAVES_ALL = 4 };
 
@@ -146,26 +119,6 @@ TEST(processes_answer) {
   leave_rank(&r);
   for (int i = 1; i < RANKS; i++)
     if (i != STOPS) ck_assert_msg(end_process(pids[i]) == 0, "rank %d: %s", i, shared->text[i]);
-}
-
-/* ---- words ---- */
-
-TEST(in_words) {
-  char text[512];
-  hk_activity a = {.sequence = 12, .count = 1000, .phase = HK_PHASE_OPERATION, .phase_ms = 14300, .waits_for = 3};
-  a.dtype = ncclFloat32;
-  hk_activity_describe(&a, HK_PRESENCE_ANSWERS, text, sizeof text);
-  ck_assert_str_eq(text, "is in AllReduce(1000 x float, sum), operation 12, for 14 s, and waits for rank 3 itself");
-  a.phase = HK_PHASE_IDLE, a.waits_for = -1;
-  hk_activity_describe(&a, HK_PRESENCE_ANSWERS, text, sizeof text);
-  ck_assert_ptr_ne(strstr(text, "outside of this communicator's calls"), NULL);
-  ck_assert_ptr_ne(strstr(text, "operation 12"), NULL);
-  for (int p = HK_PRESENCE_STOPPED; p <= HK_PRESENCE_UNKNOWN; p++) {
-    char cut[32];
-    hk_activity_describe(&a, (hk_presence)p, text, sizeof text);
-    hk_activity_describe(&a, (hk_presence)p, cut, sizeof cut);
-    ck_assert_uint_gt(strlen(text), 20);
-  }
 }
 
 static void setup(void) { shared = shared_memory(sizeof *shared); }

@@ -2,7 +2,6 @@
 /* A rank that fails before it has met the others: they get its cause from the root at once, not after their deadline.
  * check: waits notsan long=asan */
 #include "../../src/base/addr.h"
-#include "../../src/base/param.h"
 #include "../support/boot_ranks.h"
 
 enum { RANKS = 4, FAILING = 2, SLOW_S = 30 /* less than HOCKET_BOOTSTRAP_TIMEOUT */ };
@@ -121,25 +120,6 @@ TEST(no_root) {
   end_process(root);
   give_up();
   ck_assert_uint_lt(hk_now_ns() - begin, SLOW_S * 1000000000ull);
-}
-
-/* A failure in another job with the same NCCL_COMM_ID concerns no rank of this one. */
-TEST(another_job) {
-  char text[64];
-  hk_addr a = {.v4 = {.sin_family = AF_INET}};
-  int fd;
-  ck_assert_int_eq(hk_listen(hk_settings_now(), &a, 1, &fd), HK_OK);
-  close(fd); /* a free port */
-  snprintf(text, sizeof text, "127.0.0.1:%u", hk_addr_port(&a));
-  set_param("NCCL_COMM_ID", text);
-  shared->nids = 1;
-  pid_t waits = start(0, "one");
-  ck_assert(await_count(&shared->joining, 1));
-  ck_assert_int_eq(end_process(start(FAILING, "two")), 0);
-  ck_assert_int_eq(waitpid(waits, NULL, WNOHANG), 0);
-  ck_assert_int_eq(end_process(start(FAILING, "one")), 0);
-  ck_assert_int_eq(end_process(waits), 0);
-  check_text(0);
 }
 
 int main(void) { return suite_main("excuse", .setup = setup, .timeout = 120); }

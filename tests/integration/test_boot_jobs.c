@@ -1,18 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Who belongs to a job: ranks that come twice, two jobs with one NCCL_COMM_ID.
+/* Who belongs to a job: two jobs with one NCCL_COMM_ID, and the names of jobs.
  * check: notsan */
 #include "../../src/base/addr.h"
-#include "../../src/base/param.h"
 #include "../../src/boot/job.h"
 #include "../support/boot_ranks.h"
 
-enum { RANKS = 4 };
-
 static struct board {
-  ncclUniqueId id;
   _Atomic(int) joining, held; /* held: rank 0 of a job does not join yet, though its root is there */
-  int status[2 * RANKS];
-  char text[2 * RANKS][2048];
+  int status[3];
+  char text[3][2048];
 } * shared;
 
 /* What a process is to do: as which rank, where its result goes, of which job. */
@@ -23,16 +19,12 @@ typedef struct part {
 
 static int join_as(void *arg) {
   const part *p = arg;
-  rank_state r = {.rank = p->rank, .nranks = p->nranks, .nids = 1, .ids = &shared->id};
-  ncclUniqueId id = shared->id;
-  r.status = HK_OK;
-  if (p->job) {
-    set_param("HOCKET_JOB", p->job);
-    r.status = hk_bootstrap_env_id(hk_settings_now(), &id, p->rank);
-    r.ids = &id;
-  }
+  ncclUniqueId id;
+  rank_state r = {.rank = p->rank, .nranks = p->nranks, .nids = 1, .ids = &id};
+  set_param("HOCKET_JOB", p->job);
+  r.status = hk_bootstrap_env_id(hk_settings_now(), &id, p->rank);
   atomic_fetch_add(&shared->joining, 1);
-  while (p->job && p->rank == 0 && atomic_load(&shared->held)) usleep(1000);
+  while (p->rank == 0 && atomic_load(&shared->held)) usleep(1000);
   if (r.status == HK_OK) join_rank(&r);
   if (r.status == HK_OK) r.status = hk_bootstrap_barrier(r.b);
   shared->status[p->place] = r.status;
@@ -44,42 +36,6 @@ static int join_as(void *arg) {
 static pid_t start(int rank, int nranks, int place, const char *job) {
   part p = {.rank = rank, .nranks = nranks, .place = place, .job = job};
   return start_process(join_as, &p);
-}
-
-/* ---- ranks that come twice ---- */
-
-/* Ranks 0 and 1 wait; another process claims to be rank 1, too.  No rank waits for the deadline, and both are named. */
-TEST(two_processes_with_one_rank) {
-  pid_t pids[3];
-  char words[64];
-  uint64_t begin = hk_now_ns();
-  hold_id(&shared->id);
-  for (int i = 0; i < 3; i++) pids[i] = start(i < 2 ? i : 1, RANKS, i, NULL);
-  for (int i = 0; i < 3; i++) ck_assert_int_eq(end_process(pids[i]), 0);
-  for (int i = 0; i < 3; i++) {
-    ck_assert_int_eq(shared->status[i], HK_ERR_ARGUMENT);
-    ck_assert_msg(strstr(shared->text[i], "rank 1 of 4 has joined twice, from process ") != NULL, "%s",
-                  shared->text[i]);
-    for (int k = 1; k < 3; k++) {
-      snprintf(words, sizeof words, "process %d at ", (int)pids[k]);
-      ck_assert_msg(strstr(shared->text[i], words) != NULL, "%s", shared->text[i]);
-    }
-  }
-  ck_assert_uint_lt(hk_now_ns() - begin, 60000000000u);
-}
-
-/* A rank that went away and comes again is not there twice. */
-TEST(a_rank_that_comes_back) {
-  pid_t pids[2];
-  hold_id(&shared->id);
-  pids[1] = start(1, 2, 1, NULL);
-  ck_assert(await_count(&shared->joining, 1));
-  usleep(100000); /* so that it is mostly registered; if not, nothing is lost */
-  kill(pids[1], SIGKILL);
-  end_process(pids[1]);
-  for (int i = 0; i < 2; i++) pids[i] = start(i, 2, i, NULL);
-  for (int i = 0; i < 2; i++) ck_assert_int_eq(end_process(pids[i]), 0);
-  for (int i = 0; i < 2; i++) ck_assert_msg(shared->status[i] == HK_OK, "rank %d: %s", i, shared->text[i]);
 }
 
 /* ---- two jobs with one NCCL_COMM_ID ---- */

@@ -104,43 +104,6 @@ TEST(late_to_a_split) {
   for (int i = 0; i < RANKS; i++) ck_assert_msg(end_process(pids[i]) == 0, "rank %d: %s", i, shared->text[i]);
 }
 
-/* ---- init: all have come, so a wait ends ---- */
-
-/* Rank 1 stays away from the exchange of the init's facts. */
-static int init_without_one(void *arg) {
-  rank_state r = {.rank = *(int *)arg, .nranks = RANKS, .nids = 1, .ids = &shared->id};
-  uint32_t table[RANKS] = {0};
-  set_param("HOCKET_BOOTSTRAP_TIMEOUT", "5");
-  if (join_rank(&r) != HK_OK) return 1;
-  if (r.rank == STOPS) {
-    hk_bootstrap_begin(r.b, HK_PHASE_INIT, "other things of the init");
-    await_count(&shared->over, 1);
-  } else {
-    hk_bootstrap_begin(r.b, HK_PHASE_INIT, "the init (exchange of facts)");
-    shared->code[r.rank] = hk_bootstrap_allgather(r.b, table, sizeof table[0]);
-    snprintf(shared->text[r.rank], sizeof shared->text[0], "%s", hk_last_error());
-    atomic_fetch_add(&shared->reported, 1);
-    await_count(&shared->over, 1);
-  }
-  leave_rank(&r);
-  return 0;
-}
-
-TEST(init_ends) {
-  pid_t pids[RANKS];
-  start_ranks(init_without_one, pids);
-  ck_assert(await_count(&shared->reported, RANKS - 1));
-  for (int i = 0; i < RANKS; i++) {
-    if (i == STOPS) continue;
-    ck_assert_int_eq(shared->code[i], HK_ERR_REMOTE);
-    expect_in(i, "in the init (exchange of facts) of communicator 0x");
-    expect_in(i, "for rank 1; rank 1 is in the init of the communicator, for");
-    ck_assert_ptr_eq(strstr(shared->text[i], "rank 2, which"), NULL); /* it waits for rank 1, too */
-  }
-  atomic_store(&shared->over, 1);
-  for (int i = 0; i < RANKS; i++) ck_assert_int_eq(end_process(pids[i]), 0);
-}
-
 /* ---- the last error after a failed init ---- */
 
 static void make_another_error(void) {

@@ -1,14 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The bootstrap between processes: sockets, deaths, NCCL_COMM_ID, forked children, a cut network.
  * check: notsan */
-#include <fcntl.h>
 #include <netdb.h>
 #include <poll.h>
 #include <sched.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
 #include "../../src/base/addr.h"
-#include "../../src/base/param.h"
 #include "../../src/boot/root.h"
 #include "../support/boot_ranks.h"
 
@@ -26,7 +24,6 @@ typedef struct stage {
 typedef struct board {
   _Atomic(int) joined, done, go, ids_made;
   ncclUniqueId ids[4];
-  uint64_t reported_ns[MAX_RANKS];
   int status[MAX_RANKS];
   char text[MAX_RANKS][256];
 } board;
@@ -165,9 +162,8 @@ static void survive(rank_state *r) {
     goto out;
   }
   atomic_fetch_add(&shared->joined, 1);
-  /* Computes outside the library, as far as it is concerned. */
+  /* Computes outside the library. */
   if (!await_count(&r->nevents, 1)) fail_rank(r, "no event");
-  shared->reported_ns[r->rank] = r->event_ns[0];
   if (!was_reported(r, HK_EVENT_DEAD, VICTIM)) fail_rank(r, "got no event about the victim");
   if (hk_bootstrap_barrier(r->b) != HK_ERR_REMOTE) fail_rank(r, "a barrier with the dead");
   atomic_fetch_add(&shared->done, 1);
@@ -175,30 +171,6 @@ static void survive(rank_state *r) {
   if (atomic_load(&r->nevents) != 1) fail_rank(r, "more events than deaths");
 out:
   leave_rank(r);
-}
-
-TEST_LOOP(kill_9, 2) {
-  static const int cases[] = {4, 33};
-  int n = cases[_i];
-  stage s = {.nprocs = n, .per_proc = 1, .nids = 1, .body = survive};
-  pid_t pids[MAX_RANKS];
-  new_ids(&s);
-  start_all(&s, pids);
-  ck_assert(await_count(&shared->joined, n));
-  uint64_t killed = hk_now_ns();
-  kill(pids[VICTIM], SIGKILL);
-  end_process(pids[VICTIM]);
-  ck_assert(await_count(&shared->done, n - 1));
-  atomic_store(&shared->go, 1);
-  uint64_t slowest = 0;
-  for (int i = 0; i < n; i++) {
-    if (i == VICTIM) continue;
-    ck_assert_int_eq(end_process(pids[i]), 0);
-    ck_assert_msg(shared->status[i] == HK_OK, "rank %d: %s", i, shared->text[i]);
-    if (shared->reported_ns[i] - killed > slowest) slowest = shared->reported_ns[i] - killed;
-  }
-  ck_assert_uint_lt(slowest, 2000000000u);
-  printf("%d processes: the last survivor got the event after %.1f ms\n", n, (double)slowest * 1e-6);
 }
 
 /* Several at once, whole processes of several ranks: every survivor hears of every dead rank. */
@@ -273,72 +245,6 @@ TEST(a_forked_child_hides_no_death) {
   }
 }
 
-/* Leaving in a forked child touches nothing of the parent's. */
-static void leave_in_child(rank_state *r) {
-  if (join_rank(r) != HK_OK) fail_rank(r, "join");
-  pid_t pid = fork();
-  if (!pid) {
-    leave_rank(r);
-    _exit(0);
-  }
-  if (end_process(pid)) fail_rank(r, "child");
-  if (!gathers(r->b, r->rank, r->nranks, 10)) fail_rank(r, "gather");
-  /* A new communicator in a child of a process that has one already. */
-  leave_rank(r);
-}
-
-TEST(leaving_in_a_forked_child) {
-  stage s = {.nprocs = 3, .per_proc = 1, .nids = 1, .body = leave_in_child};
-  run_stage(&s);
-}
-
-/* ---- children of a communicator with dead ranks ---- */
-
-static void shrink(rank_state *r) {
-  if (join_rank(r) != HK_OK) {
-    fail_rank(r, "join");
-    goto out;
-  }
-  atomic_fetch_add(&shared->joined, 1);
-  if (!await_count(&r->nevents, 2)) fail_rank(r, "events");
-  int members[MAX_RANKS], n = 0, my = 0;
-  for (int i = 0; i < r->nranks; i++) {
-    if (i == 2 || i == 3) continue;
-    if (i == r->rank) my = n;
-    members[n++] = i;
-  }
-  hk_bootstrap_options o = options_of(r);
-  hk_bootstrap *b;
-  o.rank = my;
-  o.nranks = n;
-  r->status = hk_bootstrap_join_child(&b, r->b, members, 7, &o);
-  if (r->status != HK_OK) {
-    fail_rank(r, "shrink");
-    goto out;
-  }
-  if (!gathers(b, my, n, 10)) fail_rank(r, "allgather of the survivors");
-  hk_bootstrap_leave(b);
-  /* With a dead member it fails at once, and says so. */
-  members[0] = 2;
-  if (my && hk_bootstrap_join_child(&b, r->b, members, 8, &o) != HK_ERR_REMOTE) fail_rank(r, "a dead member");
-out:
-  leave_rank(r);
-}
-
-TEST(children_of_survivors) {
-  stage s = {.nprocs = 7, .per_proc = 1, .nids = 1, .body = shrink};
-  pid_t pids[MAX_RANKS];
-  new_ids(&s);
-  start_all(&s, pids);
-  ck_assert(await_count(&shared->joined, 7));
-  for (int i = 2; i < 4; i++) kill(pids[i], SIGKILL);
-  for (int i = 0; i < 7; i++) {
-    int status = end_process(pids[i]);
-    ck_assert(i == 2 || i == 3 || status == 0);
-    ck_assert_msg(i == 2 || i == 3 || shared->status[i] == HK_OK, "rank %d: %s", i, shared->text[i]);
-  }
-}
-
 /* A member that dies instead of joining the child. */
 static void child_without_one(rank_state *r) {
   if (join_rank(r) != HK_OK) {
@@ -371,40 +277,6 @@ TEST(member_dies_while_a_child_joins) {
     ck_assert_msg(shared->status[i] == HK_OK, "rank %d: %s", i, shared->text[i]);
   }
   ck_assert_uint_lt(hk_now_ns() - begin, 10000000000u);
-}
-
-/* ---- data connections, to the interfaces' addresses ---- */
-
-static void dial_all(rank_state *r) {
-  hk_iface list[8];
-  int n = 8, fds[MAX_RANKS], got[MAX_RANKS];
-  if (join_rank(r) != HK_OK || hk_ifaces(hk_settings_now(), list, &n, NULL) != HK_OK) {
-    fail_rank(r, "join");
-    goto out;
-  }
-  for (int peer = 0; peer < r->nranks; peer++)
-    if (hk_bootstrap_dial(r->b, peer, &list[peer % n].addr, 5, &fds[peer]) != HK_OK || send(fds[peer], "x", 1, 0) != 1)
-      fail_rank(r, "dial");
-  for (int peer = 0; peer < r->nranks && r->status == HK_OK; peer++) {
-    hk_wait_env env = {.deadline_ns = hk_now_ns() + 20000000000u};
-    hk_waiter w;
-    char c;
-    hk_wait_begin(&w, &env);
-    while ((got[peer] = hk_bootstrap_take(r->b, peer, 5)) < 0 && r->status == HK_OK) r->status = hk_wait_pause(&w);
-    if (r->status != HK_OK || hk_wait_fd(&env, got[peer], POLLIN, "x") != HK_OK || recv(got[peer], &c, 1, 0) != 1 ||
-        c != 'x')
-      fail_rank(r, "take");
-    close(got[peer]);
-  }
-  if (hk_bootstrap_barrier(r->b) != HK_OK) fail_rank(r, "barrier");
-  for (int peer = 0; peer < r->nranks; peer++) close(fds[peer]);
-out:
-  leave_rank(r);
-}
-
-TEST(data_connections) {
-  stage s = {.nprocs = 3, .per_proc = 2, .nids = 1, .body = dial_all};
-  run_stage(&s);
 }
 
 /* ---- NCCL_COMM_ID ---- */

@@ -1,19 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* check: waits */
 /* One fault, one story: the rule, and what all ranks report of disagreements, deaths and failures of one of them. */
-#include <check.h>
-#include <nccl.h>
 #include <pthread.h>
 #include <signal.h>
-#include <stdbool.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
-#include <sys/wait.h>
 #include <time.h>
-#include <unistd.h>
 #include "../../src/core/comm.h"
 #include "../../src/failure/failure.h"
 #include "../../src/failure/mismatch.h"
@@ -284,21 +276,6 @@ static ncclResult_t other_kind_large(ncclComm_t c, int rank, int n) {
   return ncclAllReduce(b, b, 1 << 20, ncclFloat32, ncclSum, c, NULL);
 }
 
-TEST_LOOP(counts, 2) {
-  play((scene){4, other_count, _i, false});
-  expect(4, -1, ncclInvalidUsage,
-         "operation 2: rank 2 called AllReduce(16 x int8, sum), but ranks 0, 1 and 3 called AllReduce(17 x int8, sum)");
-}
-TEST_LOOP(kinds, 2) {
-  play((scene){3, other_kind, _i, false});
-  expect(3, -1, ncclInvalidUsage,
-         "operation 1: rank 1 called AllGather(16 x int32), but ranks 0 and 2 called AllReduce(16 x int32, max)");
-}
-TEST_LOOP(operators, 2) {
-  play((scene){3, other_kind_large, _i, false});
-  expect(3, -1, ncclInvalidUsage, "rank 1 called AllReduce(1048576 x float, max), but ranks 0 and 2 called");
-}
-
 /* Roots: no rank receives what another one sends. */
 static ncclResult_t small_roots(ncclComm_t c, int rank, int n) {
   (void)n;
@@ -324,38 +301,37 @@ static ncclResult_t one_other_root(ncclComm_t c, int rank, int n) {
     rc = ncclBroadcast(small, small, 16, ncclInt8, rank == n - 1 && i == 2 ? n - 1 : 0, c, NULL);
   return rc;
 }
-static const char root_text[] =
-    "operation 1: rank 1 called Broadcast(16 x int8, root 1), but rank 0 called Broadcast(16 x int8, root 0)";
-
-TEST_LOOP(roots_small, 2) {
-  play((scene){2, _i ? small_roots : small_roots_alone, _i, false});
-  if (!_i)
-    expect(2, -1, ncclInvalidUsage, root_text);
-  else
-    expect(2, -1, ncclInvalidUsage, "operation 1");
-}
-TEST_LOOP(roots_large, 2) {
-  play((scene){2, large_roots, _i, false});
-  expect(2, -1, ncclInvalidUsage, "operation 1: rank 1 called Broadcast(12582912 x int8, root 1), but rank 0 called");
-}
-TEST_LOOP(roots_reduce, 2) {
-  play((scene){2, reduce_roots, _i, false});
-  expect(2, -1, ncclInvalidUsage, "operation 1");
-}
-TEST_LOOP(roots_one, 2) {
-  play((scene){3, one_other_root, _i, false});
-  expect(3, -1, ncclInvalidUsage, "operation 3");
-}
-
 static ncclResult_t other_size(ncclComm_t c, int rank, int n) {
   (void)n;
   return rank == 0 ? ncclSend(small, 64, ncclInt8, 1, c, NULL) : ncclRecv(small, 32, ncclInt8, 0, c, NULL);
 }
-TEST_LOOP(transfer_sizes, 2) {
-  play((scene){2, other_size, _i, false});
-  expect(2, -1, ncclInvalidUsage,
-         "rank 0 sends a message of another size (a piece of 64 bytes came) than the 32 bytes that rank 1 receives in "
-         "Recv from(32 x");
+
+enum { SHARED = 1, TCP = 2, BOTH = SHARED | TCP };
+static const struct {
+  int n, over;
+  ncclResult_t (*body)(ncclComm_t c, int rank, int n);
+  const char *text;
+} disagreements[] = {
+    {4, BOTH, other_count,
+     "operation 2: rank 2 called AllReduce(16 x int8, sum), but ranks 0, 1 and 3 called AllReduce(17 x int8, sum)"},
+    {3, BOTH, other_kind,
+     "operation 1: rank 1 called AllGather(16 x int32), but ranks 0 and 2 called AllReduce(16 x int32, max)"},
+    {3, BOTH, other_kind_large, "rank 1 called AllReduce(1048576 x float, max), but ranks 0 and 2 called"},
+    {2, SHARED, small_roots_alone,
+     "operation 1: rank 1 called Broadcast(16 x int8, root 1), but rank 0 called Broadcast(16 x int8, root 0)"},
+    {2, TCP, small_roots, "operation 1"},
+    {2, BOTH, large_roots, "operation 1: rank 1 called Broadcast(12582912 x int8, root 1), but rank 0 called"},
+    {2, BOTH, reduce_roots, "operation 1"},
+    {3, BOTH, one_other_root, "operation 3"},
+    {2, BOTH, other_size,
+     "rank 0 sends a message of another size (a piece of 64 bytes came) than the 32 bytes that rank 1 receives in "
+     "Recv from(32 x"},
+};
+TEST_LOOP(all_name_the_disagreement, 2 * HK_ARRAY_LENGTH(disagreements)) {
+  const int row = _i / 2, tcp = _i % 2;
+  if (!(disagreements[row].over & (tcp ? TCP : SHARED))) return;
+  play((scene){disagreements[row].n, disagreements[row].body, tcp, false});
+  expect(disagreements[row].n, -1, ncclInvalidUsage, disagreements[row].text);
 }
 
 /* ---- a rank dies, leaves, fails ---- */
@@ -370,6 +346,7 @@ static ncclResult_t dies(ncclComm_t c, int rank, int n) {
 TEST_LOOP(death, 2) {
   if (!play((scene){4, dies, _i, true})) return;
   expect(4, 2, ncclRemoteError, "rank 2 is gone");
+  for (int r = 0; r < 4; r++) ck_assert_msg(out[r].took < 10, "rank %d: after %.1f s", r, out[r].took);
 }
 
 /* Rank 2 suspects rank 0 and its process ends, while the others still wait for a stronger event. Its end is none. */
@@ -398,19 +375,6 @@ TEST_LOOP(leaving, 2) {
   setenv("HOCKET_PEER_TIMEOUT", "2", 1);
   if (!play((scene){3, leaves, _i, true})) return;
   expect(3, 1, ncclRemoteError, "rank 1 has left the communicator");
-}
-
-/* No descriptors for the connections that the first operation makes. */
-static ncclResult_t no_files(ncclComm_t c, int rank, int n) {
-  (void)n;
-  struct rlimit none = {3, 3};
-  if (rank == 1 && setrlimit(RLIMIT_NOFILE, &none)) return ncclInternalError;
-  return ncclAllReduce(small, small, 16, ncclInt8, ncclSum, c, NULL);
-}
-TEST(descriptors) {
-  if (!play((scene){3, no_files, true, true})) return;
-  expect(3, 1, ncclRemoteError, "rank 1 failed: ");
-  ck_assert_int_eq(out[1].code, ncclSystemError);
 }
 
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) /* their own address space is beyond the limit */

@@ -2,11 +2,8 @@
 /* The watchdog of rank 0 (src/failure/watch.c): when it asks the ranks that it waits for, and what it makes of their
  * answers. The ranks are real, and what they do is written onto their boards; how long rank 0 has waited is the test's.
  * check: waits notsan */
-#include <check.h>
 #include <pthread.h>
 #include <sched.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 #include "../../src/base/log.h"
 #include "../../src/base/param.h"
@@ -154,19 +151,6 @@ static int follows_the_chain(void) {
                       "and waits for rank 2 itself (HOCKET_WATCHDOG_ABORT=1"});
 }
 
-static int in_a_circle(void) {
-  enter();
-  begin(1, &sum);
-  begin(2, &sum);
-  wait_for(1, 2);
-  wait_for(2, 0);
-  int faults = RANK_IS(hk_watch(comms[0], MS(1000)) == HK_OK && hear(MS(1999)) == HK_OK);
-  leave();
-  return faults + logged((const char *const[3]){"for other ranks, which wait in a circle; rank 1 is in",
-                                                "and waits for rank 2 itself; rank 2 is in",
-                                                "and waits for rank 0 itself (HOCKET_WATCHDOG_ABORT=1"});
-}
-
 /* With HOCKET_WATCHDOG_ABORT the first rank that holds the others up is to blame. */
 static int ends_it(void) {
   enter();
@@ -300,7 +284,6 @@ static const struct {
               {reports_again, "shm", "1", false},
               {follows_the_chain, "net", "1", false},
               {follows_the_chain, "shm", "1", false},
-              {in_a_circle, "net", "1", false},
               {ends_it, "net", "1", true},
               {disagree, "net", "0", false},
               {too_late, "net", "0", false},
