@@ -255,11 +255,6 @@ TEST_LOOP(sizes_processes, 9) {
   ck_assert_int_eq(ranks_as_processes(2 + 3 * (_i % 3) / 2, all_sizes, &most), 0);
 }
 
-TEST_LOOP(types_processes, 3) {
-  ranks_reach_by(transports[_i]);
-  ck_assert_int_eq(ranks_as_processes(3, all_types, NULL), 0);
-}
-
 #ifdef __SANITIZE_THREAD__
 static const int matrix[] = {3}; /* more ranks run the same steps in more threads */
 #elif defined __SANITIZE_ADDRESS__
