@@ -16,6 +16,7 @@ static char *file(uint32_t kind, int n, int parts) {
     case 3: return mscclpp_direct(n, parts, (int)rnd(2), (int)rnd(2));
     case 4: return msccl_ring(n, parts, "");
     case 5: return msccl_direct(n, parts, "alltoall");
+    case 6: return msccl_pairs_by(n, (int)rnd(2));
     default: break;
   }
   char *text = msccl_direct(n, parts, "allgather"), *other = NULL;
@@ -24,7 +25,7 @@ static char *file(uint32_t kind, int n, int parts) {
   FILE *to = open_memstream(&other, &size);
   ck_assert_ptr_nonnull(to);
   if (hk_program_file_read(&f, "file", text, 8) == HK_OK)
-    (kind == 6 ? hk_program_set_json : hk_program_set_text)(f.sets, to);
+    (kind == 7 ? hk_program_set_json : hk_program_set_text)(f.sets, to);
   fclose(to);
   hk_program_file_free(&f);
   free(text);
@@ -56,7 +57,7 @@ static void damage(char *text) {
 TEST(damaged_files) {
   int files = 0, read = 0;
   do {
-    const uint32_t kind = rnd(8);
+    const uint32_t kind = rnd(9);
     char *text = file(kind, 2 + (int)rnd(3), 1 + (int)rnd(3));
     hk_program_file f;
     damage(text);

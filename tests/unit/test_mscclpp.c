@@ -141,35 +141,6 @@ TEST_LOOP(refused, HK_ARRAY_LENGTH(faults)) {
   free(text);
 }
 
-/* Files with random changes are read or refused, whatever they say. */
-TEST(fuzz) {
-  static const char kinds[] = "kpbsrwgat";
-  static const char *const words[] = {"-1",     "9",  "0",   "1000000", "i",  "o", "s",
-                                      "signal", "re", "nop", "put",     "\"", "}"};
-  uint64_t seed = 1;
-  int good = 0;
-  for (int k = 0; k < 1200; k++) {
-    char *text = plan(kinds[k % 9], 2 + k % 2, 1 + k % 3);
-    const size_t n = strlen(text);
-    for (int changes = 0; changes <= k % 4; changes++) {
-      seed = seed * 6364136223846793005u + 1442695040888963407u;
-      const char *word = words[seed >> 33 & 7 ? 1 + (seed >> 40) % 2 : (seed >> 40) % HK_ARRAY_LENGTH(words)];
-      char *number = text + (seed >> 20) % n;
-      if (seed >> 45 & 7) number += strcspn(number, "0123456789"); /* most changes get past the parser */
-      if (*number) memcpy(number, word, strlen(word) < n - (size_t)(number - text) ? strlen(word) : 0);
-      if (seed >> 50 & 1) { /* an operation gets lost */
-        char *name = strstr(text + (seed >> 25) % n, "\"name\":\"");
-        if (name && (seed >> 55) % 3 == 0) memcpy(name, "\"nome\"", 6);
-      }
-    }
-    hk_program_file m;
-    good += hk_program_file_read(&m, "file", text, 2 + (unsigned)k % 4) == HK_OK;
-    hk_program_file_free(&m);
-    free(text);
-  }
-  printf("  of 1200 changed files %d are right\n", good);
-}
-
 int main(void) {
   if (!hk_json_tree_available()) {
     puts("SKIP: jansson is not installed (libjansson4), so that no JSON is read");

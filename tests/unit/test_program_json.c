@@ -188,34 +188,6 @@ TEST(bounds) {
   free(many);
 }
 
-/* Files with random changes are read or refused, whatever they say. */
-TEST(fuzz) {
-  static const char likely[] = "0123456789-{}[]\",:strue9";
-  uint64_t seed = 1;
-  int good = 0, proved = 0;
-  for (int k = 0; k < 1500; k++) {
-    hk_program_set s = ring(2 + k % 3);
-    hk_program_file f;
-    char *text = written(&s, hk_program_set_json);
-    const size_t n = strlen(text);
-    for (int changes = 0; changes <= k % 3; changes++) {
-      char *at = text + (random_next(&seed) >> 20) % n;
-      const bool digit = random_next(&seed) >> 33 & 7; /* most changes are of numbers: they get past the parser */
-      if (digit) at += strcspn(at, "0123456789");
-      if (*at) *at = digit ? (char)('0' + (random_next(&seed) >> 33) % 10) : likely[(random_next(&seed) >> 33) % 23];
-    }
-    if (hk_program_file_read(&f, "file", text, 8) == HK_OK) {
-      good++;
-      for (int i = 0; i < f.nsets; i++)
-        proved += hk_program_set_prove(&f.sets[i], "file", 2 + (unsigned)k % 4) == HK_OK;
-    }
-    hk_program_file_free(&f);
-    free(text);
-    hk_program_set_free(&s);
-  }
-  printf("  of 1500 changed files %d are well-formed, %d are right\n", good, proved);
-}
-
 int main(void) {
   if (!hk_json_tree_available()) {
     puts("SKIP: jansson is not installed (libjansson4), so that no JSON is read");
