@@ -43,12 +43,21 @@ static inline void as_before(const hk_topo *found, const char *file, const char 
   ck_assert_msg(update || same, "%s is no longer as in %s (HOCKET_TEST_UPDATE=1 writes it):\n%s", name, file, text);
   free(text);
 }
+static hk_topo *all_detected[4];
+static int ndetected;
 static inline hk_topo *detected(unsigned flags, const char *file, const char *what) {
   hk_topo *t;
   hk_status rc = hk_topo_detect(&t, flags, scratch_folder);
   ck_assert_msg(rc == HK_OK, "%s", hk_last_error());
   as_before(t, file, what);
+  ck_assert_int_lt(ndetected, HK_ARRAY_LENGTH(all_detected));
+  all_detected[ndetected++] = t;
   return t;
+}
+/* After each test. */
+static inline void end(void) {
+  while (ndetected > 0) hk_topo_free(all_detected[--ndetected]);
+  scratch_remove();
 }
 #define detect(flags) detected(flags, GOLDEN, __func__)
 static inline const hk_node *node(const hk_topo *t, hk_node_kind kind, uint32_t i) {

@@ -65,23 +65,26 @@ static void scene_check(const scene *s, int rank) {
 
 static bool any_network;
 static void (*before_ranks)(void); /* changes the machine */
-static scene scene_open(const char *name, int devices) {
-  scene s = {.step_ns = MS};
+static scene the_scene = {.step_ns = MS};
+static void scene_plenty(void) { rdma_plenty = true; }
+static scene *scene_open(const char *name, int devices) {
+  scene *s = &the_scene;
   trace_begin(name, devices);
   if (any_network) rdma_param("NCCL_NET", "");
   if (before_ranks) before_ranks();
-  s.w = net_world_new(2, SLOTS, SLOT);
-  s.grown = mmap(NULL, 4 * SLOTS * SLOT, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  ck_assert(s.grown != MAP_FAILED);
+  s->w = net_world_new(2, SLOTS, SLOT);
+  s->grown = mmap(NULL, 4 * SLOTS * SLOT, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  ck_assert(s->grown != MAP_FAILED);
   for (int i = 0; i < 2; i++) {
-    s.w->ranks[i].env.dial = trace_dial;
-    s.memory[i] = mmap(NULL, MEMORY, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    ck_assert(s.memory[i] != MAP_FAILED);
-    fill(s.memory[i], MEMORY, (unsigned)i);
+    s->w->ranks[i].env.dial = trace_dial;
+    s->memory[i] = mmap(NULL, MEMORY, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    ck_assert(s->memory[i] != MAP_FAILED);
+    fill(s->memory[i], MEMORY, (unsigned)i);
   }
   return s;
 }
-static void scene_close(scene *s) {
+static void scene_close(void) {
+  scene *s = &the_scene;
   trace_step = 50 * MS; /* it waits for what does not arrive */
   for (int i = 0; i < 2; i++)
     if (scene_conn(s, i) && !s->rc[0] && !s->rc[1] && s->sent[0] == s->got[1] && s->sent[1] == s->got[0])
