@@ -7,10 +7,25 @@
 #include "../support/topo_checks.h"
 #include "../support/topo_machines.h"
 
-static hk_paths *paths_of(const hk_topo *t, const hk_path_rules *rules) {
-  hk_paths *p;
-  ck_assert_msg(hk_paths_new(&p, t, rules) == HK_OK, "%s", hk_last_error());
-  return p;
+static hk_topo *machines[4];
+static hk_paths *all[4];
+
+/* They go when the test ends. */
+static hk_paths *paths_of(hk_topo *t, const hk_path_rules *rules) {
+  int m = 0, k = 0;
+  while (machines[m] && machines[m] != t) m++;
+  while (all[k]) k++;
+  ck_assert(m < 4 && k < 4);
+  machines[m] = t;
+  ck_assert_msg(hk_paths_new(&all[k], t, rules) == HK_OK, "%s", hk_last_error());
+  check_paths(all[k]);
+  return all[k];
+}
+static void forget(void) {
+  for (int i = 0; i < 4; i++) {
+    hk_paths_free(all[i]);
+    hk_topo_free(machines[i]);
+  }
 }
 
 static uint32_t nth(const hk_topo *t, hk_node_kind kind, int i) {
@@ -31,12 +46,6 @@ static void expect(const hk_paths *p, hk_node_kind a, int i, hk_node_kind b, int
                 "%s: %s %d to %s %d is %s, %d hops, %.1f GB/s, not %s, %d, %.1f", p->topo->name, hk_node_kind_name(a),
                 i, hk_node_kind_name(b), k, hk_path_class_name(path->cls), path->nhops, (double)path->gbps,
                 hk_path_class_name(cls), nhops, (double)gbps);
-}
-
-static void done(hk_topo *t, hk_paths *p) {
-  check_paths(p);
-  hk_paths_free(p);
-  hk_topo_free(t);
 }
 
 TEST(names) {
@@ -69,17 +78,14 @@ TEST(nvswitch) {
   expect(p, HK_NODE_CPU, 0, HK_NODE_NET, 7, HK_PATH_SYS, 4, 40);
   expect(p, HK_NODE_NET, 0, HK_NODE_NET, 1, HK_PATH_PHB, 6, 48);
   expect(p, HK_NODE_GPU, 3, HK_NODE_GPU, 3, HK_PATH_LOC, 0, 1000);
-  hk_paths_free(p);
   p = paths_of(t, &(hk_path_rules){.no_pxn = true});
   expect(p, HK_NODE_GPU, 0, HK_NODE_NET, 1, HK_PATH_PHB, 5, 48);
   expect(p, HK_NODE_GPU, 0, HK_NODE_NET, 7, HK_PATH_SYS, 6, 40);
-  hk_paths_free(p);
   p = paths_of(t, &(hk_path_rules){.no_p2p = true});
   expect(p, HK_NODE_GPU, 0, HK_NODE_GPU, 1, HK_PATH_PHB, 4, pci);
   expect(p, HK_NODE_GPU, 0, HK_NODE_GPU, 7, HK_PATH_SYS, 5, 40);
   expect(p, HK_NODE_GPU, 0, HK_NODE_NET, 1, HK_PATH_PHB, 5, 48);
   ck_assert(way(p, HK_NODE_GPU, 0, HK_NODE_GPU, 7)->host);
-  done(t, p);
 }
 
 TEST(cube_mesh) {
@@ -91,14 +97,11 @@ TEST(cube_mesh) {
   ck_assert_uint_eq(t->edges[p->hops[way(p, HK_NODE_GPU, 0, HK_NODE_GPU, 7)->first]].to, nth(t, HK_NODE_GPU, 4));
   expect(p, HK_NODE_GPU, 0, HK_NODE_NET, 0, HK_PATH_PIX, 3, 12);
   expect(p, HK_NODE_GPU, 0, HK_NODE_NET, 1, HK_PATH_PXN, 4, 12);
-  hk_paths_free(p);
   p = paths_of(t, &(hk_path_rules){.no_nvb = true});
   expect(p, HK_NODE_GPU, 0, HK_NODE_GPU, 7, HK_PATH_SYS, 5, hk_pci_gbps(8, 16));
   ck_assert(way(p, HK_NODE_GPU, 0, HK_NODE_GPU, 7)->host); /* Intel's CPUs do not pass peer traffic on */
-  hk_paths_free(p);
   p = paths_of(t, &(hk_path_rules){.no_nvb = true, .p2p_level = HK_PATH_SYS});
   ck_assert(!way(p, HK_NODE_GPU, 0, HK_NODE_GPU, 7)->host);
-  done(t, p);
 }
 
 TEST(pci_boxes) {
@@ -111,17 +114,14 @@ TEST(pci_boxes) {
   ck_assert(!way(p, HK_NODE_GPU, 0, HK_NODE_GPU, 1)->host && way(p, HK_NODE_GPU, 0, HK_NODE_GPU, 2)->host);
   expect(p, HK_NODE_GPU, 0, HK_NODE_NET, 0, HK_PATH_PIX, 3, 24);
   expect(p, HK_NODE_GPU, 0, HK_NODE_NET, 1, HK_PATH_PHB, 5, 24); /* no NVLink, no PXN */
-  hk_paths_free(p);
   p = paths_of(t, &(hk_path_rules){.p2p_level = HK_PATH_PHB});
   ck_assert(!way(p, HK_NODE_GPU, 0, HK_NODE_GPU, 2)->host && way(p, HK_NODE_GPU, 0, HK_NODE_GPU, 7)->host);
-  done(t, p);
 
   t = m_pcie_box(2, 0, 4, 0, "AuthenticAMD");
   p = paths_of(t, NULL);
   expect(p, HK_NODE_GPU, 0, HK_NODE_GPU, 1, HK_PATH_PHB, 2, pci);
   expect(p, HK_NODE_GPU, 0, HK_NODE_GPU, 3, HK_PATH_SYS, 3, 20);
   ck_assert(!way(p, HK_NODE_GPU, 0, HK_NODE_GPU, 3)->host);
-  done(t, p);
 }
 
 TEST(cascaded_switches) {
@@ -140,11 +140,9 @@ TEST(cascaded_switches) {
   expect(p, HK_NODE_GPU, 0, HK_NODE_NET, 0, HK_PATH_PIX, 3, 12);
   expect(p, HK_NODE_GPU, 1, HK_NODE_NET, 0, HK_PATH_PXB, 5, 12);
   ck_assert(!way(p, HK_NODE_GPU, 0, HK_NODE_GPU, 1)->host);
-  hk_paths_free(p);
   p = paths_of(t, &(hk_path_rules){.p2p_level = HK_PATH_PIX});
   expect(p, HK_NODE_GPU, 0, HK_NODE_GPU, 1, HK_PATH_PHB, 6, 25);
   ck_assert(way(p, HK_NODE_GPU, 0, HK_NODE_GPU, 1)->host);
-  done(t, p);
 }
 
 /* Two GPUs at the end of a chain of switches: their way through the CPU's memory has 255 hops, which is the most, or
@@ -167,7 +165,6 @@ TEST(longest_path) {
     hk_paths *p = paths_of(t, &(hk_path_rules){.no_p2p = true});
     const hk_path *path = way(p, HK_NODE_GPU, 0, HK_NODE_GPU, 1);
     ck_assert_msg(path->host == !more && path->nhops == (more ? 2 : 255), "%d hops", path->nhops);
-    done(t, p);
   }
 }
 
@@ -188,8 +185,6 @@ TEST(split_ways) {
   setenv("NCCL_GDR_FLUSH_DISABLE", "1", 1);
   hk_param_reload();
   ck_assert(!hk_gdr_needs_flush(hk_settings_now(), &gpu, true));
-  done(grace, c2c);
-  done(plain, pci);
 }
 
 TEST(chip_to_chip) {
@@ -209,7 +204,6 @@ TEST(chip_to_chip) {
     ck_assert_uint_eq(nets[0], nth(t, HK_NODE_NET, g));
     ck_assert_uint_eq(nets[1], nth(t, HK_NODE_NET, g ^ 1));
   }
-  done(t, p);
 }
 
 TEST(nearest_nets) {
@@ -225,7 +219,6 @@ TEST(nearest_nets) {
   ck_assert_uint_eq(hk_paths_nets(p, 0, nets, 3), 3); /* a CPU: its own first */
   for (int i = 0; i < 3; i++) ck_assert_uint_eq(nets[i], nth(t, HK_NODE_NET, i));
   ck_assert_uint_eq(hk_paths_nets(p, 0, nets, 0), 0);
-  done(t, p);
   /* Two GPUs and two NICs on each switch: one each. */
   t = m_pcie_box(2, 4, 8, 8, "GenuineIntel");
   p = paths_of(t, NULL);
@@ -235,11 +228,9 @@ TEST(nearest_nets) {
     ck_assert_uint_eq(nets[1], nth(t, HK_NODE_NET, g ^ 1));
     ck_assert_uint_eq(hk_paths_near_nets(p, nth(t, HK_NODE_GPU, g), nets, 8), 2);
   }
-  done(t, p);
   t = m_cpu_host(2, 0);
   p = paths_of(t, NULL);
   ck_assert_uint_eq(hk_paths_nets(p, 0, nets, 16), 0);
-  done(t, p);
 }
 
 TEST(mesh) {
@@ -247,7 +238,6 @@ TEST(mesh) {
   hk_paths *p = paths_of(t, NULL);
   for (int a = 0; a < 8; a++)
     for (int b = 0; b < a; b++) expect(p, HK_NODE_GPU, a, HK_NODE_GPU, b, HK_PATH_NVL, 1, 48);
-  done(t, p);
 }
 
-int main(void) { return suite_main("paths"); }
+int main(void) { return suite_main("paths", .teardown = forget); }
