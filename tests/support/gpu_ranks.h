@@ -141,7 +141,23 @@ static size_t unit_of(const job *j) { return j->reducer.elem_bytes; }
 
 /* Instead of an algorithm's program: text, for each rank. */
 static const char *program_text[RANKS];
-static inline void open_job(job *j, const hk_algorithm *a, hk_coll coll, int n, unsigned channels, uint64_t done) {
+static job the_job;
+static inline void close_job(void) {
+  job *j = &the_job;
+  for (int r = 0; r < j->n; r++) {
+    hk_program_free(j->r[r].program);
+    free(j->r[r].links);
+    free(j->r[r].in);
+    free(j->r[r].out);
+    free(j->r[r].scratch);
+  }
+  drop_fifos();
+  j->n = 0;
+}
+/* It is closed when another one is opened, and after the test. */
+static inline job *open_job(const hk_algorithm *a, hk_coll coll, int n, unsigned channels, uint64_t done) {
+  job *j = &the_job;
+  close_job();
   *j = (job){.n = n, .coll = coll, .channels = channels, .chunk = 1024};
   for (int r = 0; r < n; r++) {
     rank *k = &j->r[r];
@@ -167,16 +183,7 @@ static inline void open_job(job *j, const hk_algorithm *a, hk_coll coll, int n, 
       k->links[i] = link_of(f, need->peer, sends);
     }
   }
-}
-static inline void close_job(job *j) {
-  for (int r = 0; r < j->n; r++) {
-    hk_program_free(j->r[r].program);
-    free(j->r[r].links);
-    free(j->r[r].in);
-    free(j->r[r].out);
-    free(j->r[r].scratch);
-  }
-  drop_fifos();
+  return j;
 }
 
 /* The buffers begin `offset` bytes after a multiple of 16. */
@@ -280,10 +287,9 @@ static inline void fill_f32(job *j, size_t count) {
 static inline void check_aborted(hk_coll coll, uint32_t proto) {
   enum { N = 3, COUNT = 4096, SLOT = 1024, BEGIN = 8, OLD = 0x5a };
   enum { MISSING = 480 }; /* of the second slot: lines of LL and LL128 begin there */
-  job j;
-  open_job(&j, hk_algorithm_by_name("chain"), coll, N, 1, BEGIN);
-  set_call(&j, COUNT, HK_U8, HK_SUM, proto, 0);
-  for (int r = 0; r < N; r++) memset(j.r[r].out, 0xee, j.out_bytes + 32);
+  job *j = open_job(hk_algorithm_by_name("chain"), coll, N, 1, BEGIN);
+  set_call(j, COUNT, HK_U8, HK_SUM, proto, 0);
+  for (int r = 0; r < N; r++) memset(j->r[r].out, 0xee, j->out_bytes + 32);
   /* The first rank of the chain sends all its four slots, for which there is room. */
   int first = 0, middle = 0, last = 0;
   for (int r = 0; r < N; r++) {
@@ -293,23 +299,23 @@ static inline void check_aborted(hk_coll coll, uint32_t proto) {
     if (!gives) last = r;
   }
   middle = N - first - last;
-  start(&j.r[first].run);
-  join(&j.r[first].run);
+  start(&j->r[first].run);
+  join(&j->r[first].run);
   fifo *in = fifos[first][middle][0], *out = fifos[middle][last][0];
   char *lines = in->lines + 2 * HK_GPU_LL_MAX, *wide = in->wide + WIDE_BYTES;
   memset(lines + 2 * MISSING, OLD, 2 * HK_GPU_LL_MAX - 2 * MISSING);
   memset(wide + MISSING / 240 * 256, OLD, WIDE_BYTES - MISSING / 240 * 256);
   const unsigned long before = atomic_load(&gpu_polls);
-  start(&j.r[middle].run);
+  start(&j->r[middle].run);
   while (atomic_load(&gpu_polls) < before + 4 * GPU_THREADS) sched_yield(); /* it waits */
   const unsigned long then = atomic_load(&gpu_polls);
-  hk_store_relaxed(&j.state.abort, 1);
-  join(&j.r[middle].run);
+  hk_store_relaxed(&j->state.abort, 1);
+  join(&j->r[middle].run);
   ck_assert_uint_le(atomic_load(&gpu_polls) - then, 2 * POLLS_BETWEEN_LOOKS * GPU_THREADS);
   ck_assert_uint_eq(in->head, BEGIN + 1);
-  const char *mine = j.r[middle].run.work.in, *sent = j.r[first].run.work.in;
+  const char *mine = j->r[middle].run.work.in, *sent = j->r[first].run.work.in;
   for (int i = 0; coll == HK_BROADCAST && i < COUNT; i++) {
-    char is = j.r[middle].run.work.out[i];
+    char is = j->r[middle].run.work.out[i];
     if (i < SLOT ? is == sent[i] : is == (char)0xee || (is == sent[i] && i < SLOT + MISSING)) continue;
     ck_abort_msg("byte %d is %d", i, is);
   }
@@ -323,7 +329,6 @@ static inline void check_aborted(hk_coll coll, uint32_t proto) {
     const uint32_t got = (uint32_t)(unsigned char)out->lines[0];
     ck_assert_uint_eq(got, (unsigned char)(coll == HK_REDUCE ? mine[0] + sent[0] : sent[0]));
   }
-  close_job(&j);
 }
 
 static inline bool usable(const hk_algorithm *a, hk_coll coll, int n) {

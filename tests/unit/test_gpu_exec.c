@@ -12,16 +12,14 @@ TEST_LOOP(allreduce, 2) {
   for (int n = 2; n <= RANKS; n++) {
     for (const hk_algorithm *const *a = hk_algorithms; *a; a++) {
       if (!usable(*a, HK_ALLREDUCE, n)) continue;
-      job j;
-      open_job(&j, *a, HK_ALLREDUCE, n, n == 3 ? CHANNELS : 1, 0);
+      job *j = open_job(*a, HK_ALLREDUCE, n, n == 3 ? CHANNELS : 1, 0);
       for (size_t i = 0; i < HK_ARRAY_LENGTH(counts); i++) {
-        set_call(&j, counts[i], HK_F32, HK_SUM, _i ? HK_PROTO_LL : HK_PROTO_SIMPLE, i == 3 ? 4 : 0);
-        fill_f32(&j, counts[i]);
-        run_all(&j);
-        ck_assert_uint_eq(j.state.error, 0);
-        check_sum_f32(&j, counts[i]);
+        set_call(j, counts[i], HK_F32, HK_SUM, _i ? HK_PROTO_LL : HK_PROTO_SIMPLE, i == 3 ? 4 : 0);
+        fill_f32(j, counts[i]);
+        run_all(j);
+        ck_assert_uint_eq(j->state.error, 0);
+        check_sum_f32(j, counts[i]);
       }
-      close_job(&j);
     }
   }
 }
@@ -31,31 +29,27 @@ TEST_LOOP(types, SUITE_FEW(HK_DTYPE_COUNT)) {
   const hk_algorithm *direct = hk_algorithm_by_name("direct");
   const size_t count = 205;
   const int n = 3;
-  job j;
-  open_job(&j, direct, HK_REDUCE_SCATTER, n, 1, 0);
+  job *j = open_job(direct, HK_REDUCE_SCATTER, n, 1, 0);
   for (int op = 0; op < HK_REDOP_COUNT; op++) {
-    set_call(&j, count, (hk_dtype)_i, (hk_redop)op, op & 1 ? HK_PROTO_LL : HK_PROTO_SIMPLE, op == 2 ? unit_of(&j) : 0);
-    run_all(&j);
-    check_reduced(&j, count, (hk_dtype)_i, (hk_redop)op);
+    set_call(j, count, (hk_dtype)_i, (hk_redop)op, op & 1 ? HK_PROTO_LL : HK_PROTO_SIMPLE, op == 2 ? unit_of(j) : 0);
+    run_all(j);
+    check_reduced(j, count, (hk_dtype)_i, (hk_redop)op);
   }
-  close_job(&j);
 }
 
 /* A NaN of any rank is the result of max and min, wherever it comes in the order. */
 TEST_LOOP(nan_stays, 2) {
   enum { COUNT = 64 };
-  job j;
-  open_job(&j, hk_algorithm_by_name("ring"), HK_ALLREDUCE, 3, 1, 0);
-  set_call(&j, COUNT, HK_F32, _i ? HK_MIN : HK_MAX, HK_PROTO_SIMPLE, 0);
-  fill_f32(&j, COUNT);
+  job *j = open_job(hk_algorithm_by_name("ring"), HK_ALLREDUCE, 3, 1, 0);
+  set_call(j, COUNT, HK_F32, _i ? HK_MIN : HK_MAX, HK_PROTO_SIMPLE, 0);
+  fill_f32(j, COUNT);
   for (int r = 0; r < 3; r++)
-    for (int i = r; i < COUNT; i += 7) ((float *)(void *)(uintptr_t)j.r[r].run.work.in)[i] = hk_bits_f32(0x7fc00000u);
-  run_all(&j);
+    for (int i = r; i < COUNT; i += 7) ((float *)(void *)(uintptr_t)j->r[r].run.work.in)[i] = hk_bits_f32(0x7fc00000u);
+  run_all(j);
   for (int r = 0; r < 3; r++) {
-    const float *out = (const float *)(void *)j.r[r].run.work.out;
+    const float *out = (const float *)(void *)j->r[r].run.work.out;
     suite_all(i, COUNT, (out[i] != out[i]) == (i % 7 < 3));
   }
-  close_job(&j);
 }
 
 /* The others, with their data's places. */
@@ -67,19 +61,17 @@ TEST_LOOP(copies, 5) {
     const int n = 4, root = n - 1;
     if (!usable(*a, coll, n)) continue;
     if (!first) first = *a;
-    job j;
-    open_job(&j, *a, coll, n, 1, 0);
+    job *j = open_job(*a, coll, n, 1, 0);
     for (size_t count = 1, i = 0; count < 9000; count = count * 5 + 2, i++) {
-      set_call(&j, count, HK_U8, HK_SUM, i % 2 ? HK_PROTO_SIMPLE : HK_PROTO_LL, count % 5);
-      run_all(&j);
-      check_copied(&j, count, root, (*a)->name);
+      set_call(j, count, HK_U8, HK_SUM, i % 2 ? HK_PROTO_SIMPLE : HK_PROTO_LL, count % 5);
+      run_all(j);
+      check_copied(j, count, root, (*a)->name);
     }
     for (size_t count = 16; *a == first && count <= 32; count++) { /* every end of a line */
-      set_call(&j, count, HK_U8, HK_SUM, HK_PROTO_LL, 0);
-      run_all(&j);
-      check_copied(&j, count, root, (*a)->name);
+      set_call(j, count, HK_U8, HK_SUM, HK_PROTO_LL, 0);
+      run_all(j);
+      check_copied(j, count, root, (*a)->name);
     }
-    close_job(&j);
   }
 }
 
@@ -96,35 +88,31 @@ TEST(long_programs) {
                    b, b, b, !r, b, b);
     program_text[r] = text[r];
   }
-  job j;
-  open_job(&j, NULL, HK_ALLREDUCE, 2, 1, 0);
+  job *j = open_job(NULL, HK_ALLREDUCE, 2, 1, 0);
   for (int i = 0; i < 4; i++) {
     const size_t count = i < 2 ? 8003 : 8002; /* an even one: the program does not fit, see set_call */
-    set_call(&j, count, HK_F32, HK_SUM, i % 2 ? HK_PROTO_LL : HK_PROTO_SIMPLE, 0);
-    fill_f32(&j, count);
-    run_all(&j);
-    ck_assert_uint_eq(j.state.error, 0);
-    check_sum_f32(&j, count);
+    set_call(j, count, HK_F32, HK_SUM, i % 2 ? HK_PROTO_LL : HK_PROTO_SIMPLE, 0);
+    fill_f32(j, count);
+    run_all(j);
+    ck_assert_uint_eq(j->state.error, 0);
+    check_sum_f32(j, count);
   }
-  close_job(&j);
 }
 
 /* The bits of flags and words come round, LL's 20 and the others' 32; stale lines are not taken for new ones. */
 TEST_LOOP(numbers_come_round, 3) {
   static const uint64_t begins[] = {0xffffe, 0x3ffffffe, 0xfffffffe};
-  job j;
-  open_job(&j, hk_algorithm_by_name("ring"), HK_ALLREDUCE, 3, 1, begins[_i]);
+  job *j = open_job(hk_algorithm_by_name("ring"), HK_ALLREDUCE, 3, 1, begins[_i]);
   /* A ring's four slots of 600 floats, up to the number that ends in 4: the first ones fill little. */
   age_lines((uint32_t)begins[_i] + 6, 600 * sizeof(float) / 3);
   for (int i = 0; i < 4; i++) {
     size_t count = i ? 600 : 3;
-    set_call(&j, count, HK_F32, HK_SUM, i == 2 ? HK_PROTO_SIMPLE : HK_PROTO_LL, 0);
-    fill_f32(&j, count);
-    run_all(&j);
-    ck_assert_uint_eq(j.state.error, 0);
-    check_sum_f32(&j, count);
+    set_call(j, count, HK_F32, HK_SUM, i == 2 ? HK_PROTO_SIMPLE : HK_PROTO_LL, 0);
+    fill_f32(j, count);
+    run_all(j);
+    ck_assert_uint_eq(j->state.error, 0);
+    check_sum_f32(j, count);
   }
-  close_job(&j);
 }
 
 /* Slots with addresses instead of data.  A lane that ends overwrites its input at once: no lane may still read it; in
@@ -135,77 +123,69 @@ TEST_LOOP(references, 2) {
   for (const hk_algorithm *const *a = hk_algorithms; *a; a++) {
     const int n = 3;
     if (!usable(*a, HK_ALLREDUCE, n)) continue;
-    job j;
-    open_job(&j, *a, HK_ALLREDUCE, n, 1, 0);
+    job *j = open_job(*a, HK_ALLREDUCE, n, 1, 0);
     for (size_t i = 0; i < HK_ARRAY_LENGTH(counts); i++) {
-      set_call(&j, counts[i], HK_F32, HK_SUM, HK_PROTO_SIMPLE, 0);
-      fill_f32(&j, counts[i]);
+      set_call(j, counts[i], HK_F32, HK_SUM, HK_PROTO_SIMPLE, 0);
+      fill_f32(j, counts[i]);
       for (int r = 0; r < n && _i; r++) {
-        memcpy(j.r[r].run.work.out, j.r[r].run.work.in, counts[i] * sizeof(float));
-        j.r[r].run.work.in = j.r[r].run.work.out;
+        memcpy(j->r[r].run.work.out, j->r[r].run.work.in, counts[i] * sizeof(float));
+        j->r[r].run.work.in = j->r[r].run.work.out;
       }
-      for (int r = 0; r < n; r++) start(&j.r[r].run);
+      for (int r = 0; r < n; r++) start(&j->r[r].run);
       for (int r = 0; r < n; r++) {
-        join(&j.r[r].run);
-        if (!_i) memset(j.r[r].in, 0xff, j.in_bytes);
+        join(&j->r[r].run);
+        if (!_i) memset(j->r[r].in, 0xff, j->in_bytes);
       }
-      ck_assert_uint_eq(j.state.error, 0);
-      check_sum_f32(&j, counts[i]);
+      ck_assert_uint_eq(j->state.error, 0);
+      check_sum_f32(j, counts[i]);
     }
-    close_job(&j);
   }
 }
 
 /* A sender's kernel does not end before all that it gave out is back. */
 TEST(references_are_awaited) {
-  job j;
   refs_from = 512;
-  open_job(&j, hk_algorithm_by_name("chain"), HK_BROADCAST, 2, 1, 0);
-  set_call(&j, 2048, HK_U8, HK_SUM, HK_PROTO_SIMPLE, 0);
-  start(&j.r[1].run); /* the root: two slots, and there is room for four */
+  job *j = open_job(hk_algorithm_by_name("chain"), HK_BROADCAST, 2, 1, 0);
+  set_call(j, 2048, HK_U8, HK_SUM, HK_PROTO_SIMPLE, 0);
+  start(&j->r[1].run); /* the root: two slots, and there is room for four */
   usleep(30000);
-  ck_assert_int_eq(pthread_tryjoin_np(j.r[1].run.id[0], NULL), EBUSY);
-  start(&j.r[0].run);
-  join(&j.r[0].run);
-  join(&j.r[1].run);
-  check_copied(&j, 2048, 1, "chain");
-  close_job(&j);
+  ck_assert_int_eq(pthread_tryjoin_np(j->r[1].run.id[0], NULL), EBUSY);
+  start(&j->r[0].run);
+  join(&j->r[0].run);
+  join(&j->r[1].run);
+  check_copied(j, 2048, 1, "chain");
 }
 
 /* The others, premultiplied and divided too. */
 TEST(references_of_others) {
   static const hk_coll colls[] = {HK_BROADCAST, HK_ALLGATHER, HK_ALLTOALL, HK_GATHER, HK_SCATTER};
   const int n = 3;
-  job j;
   refs_from = 64;
   for (size_t c = 0; c < HK_ARRAY_LENGTH(colls); c++) {
     for (const hk_algorithm *const *a = hk_algorithms; *a; a++) {
       if (!usable(*a, colls[c], n)) continue;
-      open_job(&j, *a, colls[c], n, 1, 0);
-      set_call(&j, 2501, HK_U8, HK_SUM, HK_PROTO_SIMPLE, c);
-      run_all(&j);
-      check_copied(&j, 2501, n - 1, (*a)->name);
-      close_job(&j);
+      job *j = open_job(*a, colls[c], n, 1, 0);
+      set_call(j, 2501, HK_U8, HK_SUM, HK_PROTO_SIMPLE, c);
+      run_all(j);
+      check_copied(j, 2501, n - 1, (*a)->name);
     }
   }
-  open_job(&j, hk_algorithm_by_name("direct"), HK_REDUCE_SCATTER, n, 1, 0);
+  job *j = open_job(hk_algorithm_by_name("direct"), HK_REDUCE_SCATTER, n, 1, 0);
   for (int op = 0; op < HK_REDOP_COUNT; op++) {
-    set_call(&j, 205, HK_I32, (hk_redop)op, HK_PROTO_SIMPLE, 0);
-    run_all(&j);
-    check_reduced(&j, 205, HK_I32, (hk_redop)op);
+    set_call(j, 205, HK_I32, (hk_redop)op, HK_PROTO_SIMPLE, 0);
+    run_all(j);
+    check_reduced(j, 205, HK_I32, (hk_redop)op);
   }
-  close_job(&j);
 }
 
 /* Registered memory: each receiver sees the sender's at an address of its own. */
 TEST(references_by_table) {
   enum { BYTES = 100000, N = 3 };
-  job j;
   refs_from = 0;
-  open_job(&j, hk_algorithm_by_name("direct"), HK_SCATTER, N, 1, 0);
-  j.chunk = BYTES; /* more than a slot holds: nothing may be copied into one */
-  set_call(&j, BYTES, HK_U8, HK_SUM, HK_PROTO_SIMPLE, 0);
-  hk_gpu_work *w = &j.r[N - 1].run.work; /* the root */
+  job *j = open_job(hk_algorithm_by_name("direct"), HK_SCATTER, N, 1, 0);
+  j->chunk = BYTES; /* more than a slot holds: nothing may be copied into one */
+  set_call(j, BYTES, HK_U8, HK_SUM, HK_PROTO_SIMPLE, 0);
+  hk_gpu_work *w = &j->r[N - 1].run.work; /* the root */
   int64_t seen[N] = {0, 0, HK_GPU_UNSEEN};
   char *view[N - 1];
   for (int r = 0; r < N - 1; r++) {
@@ -214,28 +194,25 @@ TEST(references_by_table) {
     memcpy(view[r] + r * BYTES, w->in + r * BYTES, BYTES); /* its own part */
     seen[r] = view[r] - w->in;
   }
-  memset(j.r[N - 1].in, 0x55, (N - 1) * BYTES);
+  memset(j->r[N - 1].in, 0x55, (N - 1) * BYTES);
   w->seen_in = seen;
-  run_all(&j);
-  for (int r = 0; r < N - 1; r++) memcpy(j.r[N - 1].in + r * BYTES, view[r] + r * BYTES, BYTES);
-  ck_assert_uint_eq(j.state.error, 0);
-  check_copied(&j, BYTES, N - 1, "direct");
+  run_all(j);
+  for (int r = 0; r < N - 1; r++) memcpy(j->r[N - 1].in + r * BYTES, view[r] + r * BYTES, BYTES);
+  ck_assert_uint_eq(j->state.error, 0);
+  check_copied(j, BYTES, N - 1, "direct");
   for (int r = 0; r < N - 1; r++) free(view[r]);
-  close_job(&j);
 }
 
 /* Of calls that do not match, by words, by lines, and one by each. */
 TEST_LOOP(mismatch_is_reported, 3) {
-  job j;
-  open_job(&j, hk_algorithm_by_name("ring"), HK_ALLREDUCE, 2, 1, 0);
-  set_call(&j, 100, HK_F32, HK_SUM, _i == 1 ? HK_PROTO_LL : HK_PROTO_SIMPLE, 0);
+  job *j = open_job(hk_algorithm_by_name("ring"), HK_ALLREDUCE, 2, 1, 0);
+  set_call(j, 100, HK_F32, HK_SUM, _i == 1 ? HK_PROTO_LL : HK_PROTO_SIMPLE, 0);
   if (_i < 2)
-    j.r[1].run.work.signature = 0x4321;
+    j->r[1].run.work.signature = 0x4321;
   else
-    j.r[1].run.work.proto = HK_PROTO_LL; /* so small that it goes in lines, and the other's does not */
-  run_all(&j);
-  ck_assert_uint_eq(j.state.error, HK_GPU_MISMATCH);
-  close_job(&j);
+    j->r[1].run.work.proto = HK_PROTO_LL; /* so small that it goes in lines, and the other's does not */
+  run_all(j);
+  ck_assert_uint_eq(j->state.error, HK_GPU_MISMATCH);
 }
 
 TEST_LOOP(abort_ends_it_at_once, 2) { check_aborted(_i ? HK_REDUCE : HK_BROADCAST, HK_PROTO_LL); }
@@ -297,4 +274,4 @@ TEST_LOOP(every_receiver_counts, 2) {
   }
 }
 
-int main(void) { return suite_main("gpu_exec", .timeout = 200); }
+int main(void) { return suite_main("gpu_exec", .timeout = 200, .teardown = close_job); }

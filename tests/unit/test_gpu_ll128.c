@@ -21,17 +21,15 @@ TEST_LOOP(allreduce, 2) {
   const hk_algorithm *a = hk_algorithm_by_name(names[_i]);
   for (int n = 2; n <= 3; n++) {
     if (!usable(a, HK_ALLREDUCE, n)) continue;
-    job j;
-    open_job(&j, a, HK_ALLREDUCE, n, 1, 0);
+    job *j = open_job(a, HK_ALLREDUCE, n, 1, 0);
     for (size_t i = 0; i < HK_ARRAY_LENGTH(counts); i += n == 3 ? 2 : SIZE_STEP) { /* three ranks: a long test */
-      j.chunk = i % 3 == 2 ? SLOT_BYTES : 2048; /* more than the lines carry, which goes as with Simple; or not */
-      set_call(&j, counts[i], HK_F32, HK_SUM, HK_PROTO_LL128, i % 5 == 4 ? 4 : 0);
-      fill_f32(&j, counts[i]);
-      run_all(&j);
-      ck_assert_uint_eq(j.state.error, 0);
-      check_sum_f32(&j, counts[i]);
+      j->chunk = i % 3 == 2 ? SLOT_BYTES : 2048; /* more than the lines carry, which goes as with Simple; or not */
+      set_call(j, counts[i], HK_F32, HK_SUM, HK_PROTO_LL128, i % 5 == 4 ? 4 : 0);
+      fill_f32(j, counts[i]);
+      run_all(j);
+      ck_assert_uint_eq(j->state.error, 0);
+      check_sum_f32(j, counts[i]);
     }
-    close_job(&j);
   }
 }
 
@@ -40,15 +38,13 @@ TEST_LOOP(copies, 3) {
   static const hk_coll colls[] = {HK_BROADCAST, HK_ALLGATHER, HK_ALLTOALL};
   static const char *names[] = {"chain", "ring", "pairwise"};
   const int n = 3;
-  job j;
-  open_job(&j, hk_algorithm_by_name(names[_i]), colls[_i], n, 1, 0);
+  job *j = open_job(hk_algorithm_by_name(names[_i]), colls[_i], n, 1, 0);
   for (size_t offset = 0; offset < 16; offset += 3) {
     size_t count = 100 + 43 * offset;
-    set_call(&j, count, HK_U8, HK_SUM, HK_PROTO_LL128, offset);
-    run_all(&j);
-    check_copied(&j, count, n - 1, names[_i]);
+    set_call(j, count, HK_U8, HK_SUM, HK_PROTO_LL128, offset);
+    run_all(j);
+    check_copied(j, count, n - 1, names[_i]);
   }
-  close_job(&j);
 }
 
 /* Slots with and without lines take turns; the flags' 32 bits come round, and old lines are not taken for new ones. */
@@ -56,19 +52,17 @@ TEST_LOOP(numbers_come_round, 2) {
   static const uint64_t begins[] = {0x3ffffffe, 0xfffffffe};
   static const uint32_t protos[] = {HK_PROTO_LL128, HK_PROTO_LL128,  HK_PROTO_LL,
                                     HK_PROTO_LL128, HK_PROTO_SIMPLE, HK_PROTO_LL128};
-  job j;
-  open_job(&j, hk_algorithm_by_name("ring"), HK_ALLREDUCE, 3, 1, begins[_i]);
+  job *j = open_job(hk_algorithm_by_name("ring"), HK_ALLREDUCE, 3, 1, begins[_i]);
   age_lines((uint32_t)begins[_i] + 6, 600 * sizeof(float) / 3);
   for (size_t i = 0; i < HK_ARRAY_LENGTH(protos); i++) {
     size_t count = i ? 600 : 3; /* the first ones fill little of their slots */
-    set_call(&j, count, HK_F32, HK_SUM, protos[i], 0);
-    fill_f32(&j, count);
-    run_all(&j);
-    check_sum_f32(&j, count);
+    set_call(j, count, HK_F32, HK_SUM, protos[i], 0);
+    fill_f32(j, count);
+    run_all(j);
+    check_sum_f32(j, count);
   }
-  close_job(&j);
 }
 
 TEST_LOOP(abort_ends_it_at_once, 2) { check_aborted(_i ? HK_REDUCE : HK_BROADCAST, HK_PROTO_LL128); }
 
-int main(void) { return suite_main("gpu_ll128", .timeout = 200); }
+int main(void) { return suite_main("gpu_ll128", .timeout = 200, .teardown = close_job); }
