@@ -189,27 +189,23 @@ TEST_LOOP(carries, 3) {
   if (algorithms[_i]) rdma_param("NCCL_ALGO", algorithms[_i]);
   begin(shuffled, 4);
   ck_assert_int_eq(run(traffic, NULL), 0);
-  end();
 }
 
 TEST(carries_for_many) {
   begin(crossed, 6);
   ck_assert_int_eq(run(traffic, NULL), 0);
-  end();
 }
 
 /* The relay is on the sender's host one way, and on the receiver's the other way. */
 TEST(carries_both_ways) {
   begin(lopsided, 3);
   ck_assert_int_eq(run(traffic, NULL), 0);
-  end();
 }
 
 /* The near rank and the relay are processes, and share the FIFO's file. */
 TEST(carries_between_processes) {
   begin(lopsided, 3);
   ck_assert_int_eq(run_split(traffic, NULL), 0);
-  end();
 }
 
 /* What INFO says about it. */
@@ -223,7 +219,6 @@ TEST(is_logged) {
   rdma_param("NCCL_DEBUG_SUBSYS", "INIT,NET,P2P");
   begin(shuffled, 4);
   ck_assert_int_eq(run(traffic, NULL), 0);
-  end();
   FILE *f = fopen(path, "r");
   ck_assert_ptr_nonnull(f);
   text[fread(text, 1, sizeof text - 1, f)] = '\0';
@@ -270,7 +265,6 @@ TEST(is_turned_off) {
     pthread_join(t[r].thread, NULL);
     ck_assert_int_eq(t[r].faults, 0);
   }
-  end();
 }
 
 /* Without a rank that joins them, or without PXN, another network does. */
@@ -283,7 +277,6 @@ TEST_LOOP(leaves_it_to_sockets, 2) {
   rdma_param("NCCL_NET", "");
   rdma_param("NCCL_PXN_DISABLE", _i ? "1" : "0");
   ck_assert_int_eq(run(traffic, NULL), 0);
-  end();
 }
 
 /* ---- ends ---- */
@@ -326,7 +319,6 @@ static int leaves_early(ncclComm_t c, int rank, int n, void *arg) {
 TEST(relay_leaves_first) {
   begin(lopsided, 3);
   ck_assert_int_eq(run(leaves_early, NULL), 0);
-  end();
 }
 
 /* The sender and the relay leave, in either order, before the receiver takes what was sent. */
@@ -359,7 +351,6 @@ TEST_LOOP(receiver_comes_late, 4) {
   int order = _i;
   begin(lopsided, 3);
   ck_assert_int_eq(run(receives_late, &order), 0);
-  end();
 }
 
 /* The relay aborts while the other two need it: all report it. */
@@ -385,7 +376,6 @@ static int relay_aborts(ncclComm_t c, int rank, int n, void *arg) {
 TEST(relay_is_aborted) {
   begin(lopsided, 3);
   ck_assert_int_eq(run(relay_aborts, NULL), 0);
-  end();
 }
 
 /* The relay's card takes no memory: that is the relay's failure, whichever end notices it first. */
@@ -408,7 +398,6 @@ TEST(relay_reports) {
   begin(lopsided, 3);
   verbs->device[1].full = 1;
   ck_assert_int_eq(run(has_no_memory, NULL), 0);
-  end();
 }
 
 /* The far rank's card gets nothing any more: the ranks at both ends of its connection give up, the relay and the far
@@ -438,7 +427,6 @@ TEST(network_fails) {
   rdma_param("HOCKET_PEER_TIMEOUT", "2");
   begin(lopsided, 3);
   ck_assert_int_eq(run(loses_the_card, NULL), 0);
-  end();
 }
 
 /* The process of the relay and the far rank ends, or that of the near rank, while the others need it. */
@@ -469,7 +457,6 @@ TEST_LOOP(process_dies, 2) {
   arrived = mmap(NULL, sizeof *arrived, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   ck_assert_ptr_ne((void *)arrived, MAP_FAILED);
   ck_assert_int_eq(run_split(dies, &process), 0);
-  end();
 }
 
-int main(void) { return suite_main("relay", .timeout = 100); }
+int main(void) { return suite_main("relay", .timeout = 100, .teardown = end); }

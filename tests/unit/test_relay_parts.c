@@ -112,7 +112,6 @@ TEST_LOOP(finds_relays, HK_ARRAY_LENGTH(routes)) {
   ck_assert_int_eq(serves, routes[_i].serves);
   if (routes[_i].to < 0) {
     ck_assert_msg(strstr(why, routes[_i].why) && strstr(why, "rail 0 and rail 1"), "%s", why);
-    unmake();
     return;
   }
   for (int sends = 0; sends < 2; sends++) {
@@ -138,7 +137,6 @@ TEST_LOOP(finds_relays, HK_ARRAY_LENGTH(routes)) {
     }
     free(l);
   }
-  unmake();
 }
 
 /* Rank 0 is a relay as any other is. */
@@ -157,7 +155,6 @@ TEST(rank_0_relays) {
   close(relay_fd);
   hk_transport_relay.close(l);
   free(l);
-  unmake();
 }
 
 /* ---- the near end ---- */
@@ -198,7 +195,6 @@ TEST_LOOP(needs_its_relay, 4) {
   if (reports) close(relay_fd);
   hk_transport_relay.close(l);
   free(l);
-  unmake();
 }
 
 /* A bell for a relay that sleeps, and for no other. */
@@ -219,7 +215,6 @@ TEST(rings_if_it_sleeps) {
   hk_transport_relay.ring(l); /* progress finds that it has gone */
   hk_transport_relay.close(l);
   free(l);
-  unmake();
 }
 
 /* A link that is closed waits until its relay has moved on what is there. */
@@ -253,7 +248,6 @@ TEST(waits_for_the_flush) {
   hk_transport_relay.close(first);
   ck_assert_int_eq(open_fds(), fds - 3); /* both ends, and the file of its FIFO */
   free(first);
-  unmake();
 }
 
 /* ---- the relay ---- */
@@ -343,7 +337,6 @@ TEST(refuses_requests) {
   ck_assert(recv(idle, &byte, 1, MSG_DONTWAIT) < 0 && errno == EAGAIN);
   shutdown(idle, SHUT_WR);
   ck_assert_str_eq(news_of(idle), "");
-  unmake();
 }
 
 /* The near rank's end of a link through the relay, as relay.c makes it. */
@@ -431,7 +424,6 @@ TEST(moves_slots) {
   hk_transport_net.close(&far_in);
   close_near(&out);
   close_near(&back);
-  unmake();
 }
 
-int main(void) { return suite_main("relay_parts", .timeout = 60); }
+int main(void) { return suite_main("relay_parts", .timeout = 60, .teardown = unmake); }
