@@ -21,20 +21,27 @@
 
 enum { MIB = 1 << 20, GIB = 1 << 30 };
 
-static hk_simulator *simulator(const char *machine, int per_host, hk_cluster **c) {
-  hk_simulator *x;
-  ck_assert_msg(hk_cluster_from_string(c, machine) == HK_OK, "%s: %s", machine, hk_last_error());
-  ck_assert_msg(hk_simulator_new(&x, *c, per_host) == HK_OK, "%s: %s", machine, hk_last_error());
-  return x;
+static hk_cluster *cluster;
+static hk_simulator *last;
+static void forget(void) {
+  hk_simulator_free(last);
+  hk_cluster_free(cluster);
+  last = NULL;
+  cluster = NULL;
+}
+
+/* It goes with the next one, or when the test ends. */
+static hk_simulator *simulator(const char *machine, int per_host) {
+  forget();
+  ck_assert_msg(hk_cluster_from_string(&cluster, machine) == HK_OK, "%s: %s", machine, hk_last_error());
+  ck_assert_msg(hk_simulator_new(&last, cluster, per_host) == HK_OK, "%s: %s", machine, hk_last_error());
+  return last;
 }
 
 static hk_sim_result run(const char *machine, int per_host, hk_coll coll, size_t bytes, const hk_sim_options *o) {
-  hk_cluster *c;
-  hk_simulator *x = simulator(machine, per_host, &c);
+  hk_simulator *x = simulator(machine, per_host);
   hk_sim_result r;
   ck_assert_msg(hk_sim_run(&r, x, coll, bytes, o) == HK_OK, "%s: %s", machine, hk_last_error());
-  hk_simulator_free(x);
-  hk_cluster_free(c);
   return r;
 }
 
@@ -126,8 +133,7 @@ TEST(deterministic) {
 TEST(all_algorithms) {
   static const char *const machines[] = {"nodes=2 of 3xa100:nvswitch6 nic=2x200", "8xh100:nvswitch4", "1xcpu cores=5"};
   for (unsigned m = 0; m < HK_ARRAY_LENGTH(machines); m++) {
-    hk_cluster *c;
-    hk_simulator *x = simulator(machines[m], 0, &c);
+    hk_simulator *x = simulator(machines[m], 0);
     for (int coll = 0; coll < HK_COLL_COUNT; coll++) {
       for (int a = 0; hk_algorithms[a]; a++) {
         if (hk_simulator_cannot(x, hk_algorithms[a], (hk_coll)coll)) continue;
@@ -143,8 +149,6 @@ TEST(all_algorithms) {
         }
       }
     }
-    hk_simulator_free(x);
-    hk_cluster_free(c);
   }
 }
 
@@ -211,8 +215,7 @@ TEST(cpus) {
 }
 
 TEST(refuses) {
-  hk_cluster *c;
-  hk_simulator *x = simulator("dgx-a100", 0, &c);
+  hk_simulator *x = simulator("dgx-a100", 0);
   hk_sim_result r;
   hk_sim_options o = {.algorithm = "rign", .protocol = -1};
   ck_assert(hk_sim_run(&r, x, HK_ALLREDUCE, MIB, &o) == HK_ERR_ARGUMENT && strstr(hk_last_error(), "rign"));
@@ -220,8 +223,6 @@ TEST(refuses) {
   ck_assert(hk_sim_run(&r, x, HK_ALLREDUCE, MIB, &o) == HK_ERR_ARGUMENT && strstr(hk_last_error(), "pairwise"));
   o.algorithm = "nvls";
   ck_assert(hk_sim_run(&r, x, HK_ALLREDUCE, MIB, &o) == HK_ERR_ARGUMENT && strstr(hk_last_error(), "needs"));
-  hk_simulator_free(x);
-  hk_cluster_free(c);
 }
 
 TEST(timeline) {
@@ -259,8 +260,7 @@ TEST(flow_level) {
                                          "nodes=8 of 4xa100:nvswitch6 nic=8x100 fabric=rail,leaf=4,spines=4,adaptive"};
   double worst = 0;
   for (unsigned m = 0; m < HK_ARRAY_LENGTH(machines); m++) {
-    hk_cluster *c;
-    hk_simulator *x = simulator(machines[m], 0, &c);
+    hk_simulator *x = simulator(machines[m], 0);
     for (unsigned a = 0; a < HK_ARRAY_LENGTH(stated); a++) {
       for (size_t bytes = 64 << 10; bytes <= stated[a].to; bytes *= 32) {
         double us[2];
@@ -277,8 +277,6 @@ TEST(flow_level) {
         if (100 * fabs(error) / stated[a].percent > worst) worst = 100 * fabs(error) / stated[a].percent;
       }
     }
-    hk_simulator_free(x);
-    hk_cluster_free(c);
   }
   ck_assert_msg(worst <= 1, "the flow level is %.2f times as far off as docs/simulator.md states", worst);
 }
@@ -296,8 +294,7 @@ TEST(flow_level_mesh) {
     double percent;
   } machines[] = {{"nodes=4 of mi300x", 18}, {"nodes=4 of 4xv100:mesh nic=2x100", 10}, {"nodes=2 of dgx-v100", 25}};
   for (unsigned m = 0; m < HK_ARRAY_LENGTH(machines); m++) {
-    hk_cluster *c;
-    hk_simulator *x = simulator(machines[m].machine, 0, &c);
+    hk_simulator *x = simulator(machines[m].machine, 0);
     double worst = 0;
     for (unsigned a = 0; a < HK_ARRAY_LENGTH(rows); a++) {
       double us[2];
@@ -310,8 +307,6 @@ TEST(flow_level_mesh) {
       }
       if (fabs(us[1] / us[0] - 1) > fabs(worst)) worst = us[1] / us[0] - 1;
     }
-    hk_simulator_free(x);
-    hk_cluster_free(c);
     printf("  64 MiB on %s: at most %+.1f%% off at flow level\n", machines[m].machine, 100 * worst);
     ck_assert_double_le(100 * fabs(worst), machines[m].percent);
   }
@@ -320,8 +315,7 @@ TEST(flow_level_mesh) {
 /* One host stands for all that do the same, event by event, too. */
 TEST(folded_events) {
   static const char *const algorithms[] = {"ring", "hier", "hiertree", "tree"};
-  hk_cluster *c;
-  hk_simulator *x = simulator("nodes=4 of mi300x", 0, &c);
+  hk_simulator *x = simulator("nodes=4 of mi300x", 0);
   for (unsigned a = 0; a < HK_ARRAY_LENGTH(algorithms); a++) {
     double us[2];
     for (int folded = 0; folded < 2; folded++) {
@@ -333,8 +327,6 @@ TEST(folded_events) {
     }
     ck_assert_double_le(fabs(us[1] / us[0] - 1), 1e-6);
   }
-  hk_simulator_free(x);
-  hk_cluster_free(c);
 }
 
 /* An alltoall, where messages meet at ports: docs/simulator.md states 20%. */
@@ -343,8 +335,7 @@ TEST_LOOP(flow_level_alltoall, 3) {
                                          "nodes=4 of 4xa100:nvswitch6 nic=2x200"};
   static const char *const algorithms[] = {"rail", "pairwise"};
   double worst = 0;
-  hk_cluster *c;
-  hk_simulator *x = simulator(machines[_i], 0, &c);
+  hk_simulator *x = simulator(machines[_i], 0);
   for (unsigned a = 0; a < HK_ARRAY_LENGTH(algorithms); a++)
     for (int channels = 1; channels <= 16; channels *= 4)
       for (size_t bytes = 128 << 10; bytes <= 8 * MIB; bytes *= 8) {
@@ -359,8 +350,6 @@ TEST_LOOP(flow_level_alltoall, 3) {
         }
         if (fabs(us[1] / us[0] - 1) > fabs(worst)) worst = us[1] / us[0] - 1;
       }
-  hk_simulator_free(x);
-  hk_cluster_free(c);
   printf("  alltoall of %s: at most %+.1f%% off at flow level\n", machines[_i], 100 * worst);
   ck_assert_double_le(fabs(worst), 0.2);
 }
@@ -388,13 +377,10 @@ TEST(shifted) {
 }
 
 TEST(not_shifted) {
-  hk_cluster *c;
-  hk_simulator *x = simulator("nodes=8 of dgx-h100", 0, &c);
+  hk_simulator *x = simulator("nodes=8 of dgx-h100", 0);
   hk_sim_options o = {.algorithm = "hiertree", .protocol = -1, .folded = true, .shifted = true};
   hk_sim_result r;
   ck_assert(hk_sim_run(&r, x, HK_ALLREDUCE, MIB, &o) == HK_ERR_ARGUMENT && strstr(hk_last_error(), "hosts differ"));
-  hk_simulator_free(x);
-  hk_cluster_free(c);
 }
 
 /* 16384 GPUs; docs/simulator.md says how long it takes. */
@@ -470,4 +456,4 @@ TEST(hundred_thousand) {
   hk_cluster_free(c);
 }
 
-int main(void) { return suite_main("sim", .timeout = 120); }
+int main(void) { return suite_main("sim", .timeout = 120, .teardown = forget); }

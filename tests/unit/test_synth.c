@@ -5,11 +5,19 @@
 #include "../../src/topo/synth.h"
 #include "../support/suite.h"
 
+static hk_cluster *made[32];
+static int nmade;
+
+/* It goes when the test ends. */
 static hk_cluster *make(const char *text) {
   hk_cluster *c;
+  ck_assert_int_lt(nmade, HK_ARRAY_LENGTH(made));
   ck_assert_msg(hk_cluster_from_string(&c, text) == HK_OK, "\"%s\": %s", text, hk_last_error());
   ck_assert_msg(c->kinds[0]->hash, "\"%s\" is not finished", text);
-  return c;
+  return made[nmade++] = c;
+}
+static void forget(void) {
+  while (nmade > 0) hk_cluster_free(made[--nmade]);
 }
 
 static float gbps_between(const hk_topo *t, uint32_t a, uint32_t b) {
@@ -55,7 +63,6 @@ TEST(preset_machines) {
       ck_assert_uint_eq(links_at(t, t->first_of[HK_NODE_GPU] + g), presets[i].links);
     ck_assert_float_eq(t->nodes[t->first_of[HK_NODE_NET]].net.mbps, presets[i].mbps);
     ck_assert_str_eq(t->name, presets[i].name);
-    hk_cluster_free(c);
   }
 }
 
@@ -83,7 +90,6 @@ TEST(hybrid_cube_mesh) {
   for (uint32_t a = 0; a < 8; a++)
     for (uint32_t b = 0; b < 8; b++)
       ck_assert_float_eq(gbps_between(t, first + a, first + b), (float)want[a][b] * hk_nvlink_gbps(70));
-  hk_cluster_free(c);
 }
 
 TEST(parts_and_options) {
@@ -93,21 +99,18 @@ TEST(parts_and_options) {
   ck_assert_str_eq(t->nodes[nvs].name, "4 NVSwitches");
   ck_assert_float_eq(gbps_between(t, gpu, nvs), 18 * hk_nvlink_gbps(90));
   ck_assert(t->nodes[gpu].gpu.mcast && t->nodes[gpu].gpu.sm == 90 && t->nodes[gpu].gpu.gdr);
-  hk_cluster_free(c);
 
   c = make("8xa100:pcie2");
   t = c->kinds[0];
   ck_assert_uint_eq(hk_topo_count(t, HK_NODE_PCI), 2);
   ck_assert_uint_eq(hk_topo_count(t, HK_NODE_NVS), 0);
   ck_assert_float_eq(gbps_between(t, t->first_of[HK_NODE_PCI], t->first_of[HK_NODE_GPU]), hk_pci_gbps(16, 16));
-  hk_cluster_free(c);
 
   c = make("2xcpu cores=32 nic=1x100");
   t = c->kinds[0];
   ck_assert_int_eq(t->nodes[0].cpu.cores, 32);
   ck_assert_uint_eq(t->nodes[1].cpu.mask[0], 0xffffffff00000000u);
   ck_assert_float_eq(gbps_between(t, 0, 1), hk_cpu_link_gbps(&t->nodes[0].cpu));
-  hk_cluster_free(c);
 
   c = make("4xV100 links=0-1*2,1-2,2-3*3 gdr=0 nic=0 cpu=1xmilan numa=4 pci=2");
   t = c->kinds[0];
@@ -117,7 +120,6 @@ TEST(parts_and_options) {
   ck_assert_int_eq(t->nodes[gpu + 3].numa, 3);
   ck_assert(!t->nodes[gpu].gpu.gdr);
   ck_assert_float_eq(t->nodes[gpu].pci.gts, 5);
-  hk_cluster_free(c);
 }
 
 TEST(racks) {
@@ -130,7 +132,6 @@ TEST(racks) {
   ck_assert_float_eq(gbps_between(t, 0, t->first_of[HK_NODE_GPU] + 1),
                      hk_pci_gbps(32, 1)); /* the first of two edges; the other is C2C */
   ck_assert_int_eq(t->nodes[t->first_of[HK_NODE_NET] + 71].net.rail, 3);
-  hk_cluster_free(c);
 }
 
 TEST(clusters) {
@@ -141,7 +142,6 @@ TEST(clusters) {
   ck_assert_int_eq(c->fabric.hosts_per_leaf, 32);
   ck_assert_int_eq(c->fabric.spines, 16);
   ck_assert_float_eq(c->fabric.oversub, 2);
-  hk_cluster_free(c);
 
   c = make("nodes=3 of dgx-h100 nic=4x200 fabric=fattree,leaf=2,spines=5,adaptive,hop=0.5,base=3.25");
   ck_assert_uint_eq(hk_topo_count(c->kinds[0], HK_NODE_NET), 4);
@@ -150,23 +150,18 @@ TEST(clusters) {
   ck_assert(c->fabric.adaptive && !c->fabric.rail);
   ck_assert_float_eq(c->fabric.hop_us, 0.5f);
   ck_assert_float_eq(c->fabric.base_us, 3.25f);
-  hk_cluster_free(c);
 
   c = make(" nodes=2 of  dgx-a100 and dgx-h100\tand nodes=3 of dgx-a100 ");
   ck_assert_int_eq(c->nhosts, 6);
   ck_assert_str_eq(hk_cluster_host(c, 1)->name, "dgx-a100");
   ck_assert_str_eq(hk_cluster_host(c, 2)->name, "dgx-h100");
   ck_assert_str_eq(hk_cluster_host(c, 5)->name, "dgx-a100");
-  hk_cluster_free(c);
 }
 
 TEST(equal_strings_equal_machines) {
   hk_cluster *a = make("dgx-h100"), *b = make("DGX-H100"), *c = make("dgx-h100 nic=4x400");
   ck_assert_uint_eq(a->kinds[0]->hash, b->kinds[0]->hash);
   ck_assert_uint_ne(a->kinds[0]->hash, c->kinds[0]->hash);
-  hk_cluster_free(a);
-  hk_cluster_free(b);
-  hk_cluster_free(c);
 }
 
 TEST(what_is_said_about_errors) {
@@ -385,7 +380,6 @@ TEST(leaves_and_spines) {
     hk_cluster *c = make(rows[i].text);
     ck_assert_msg(c->fabric.hosts_per_leaf == rows[i].leaf && c->fabric.spines == rows[i].spines, "%s: %d, %d",
                   rows[i].text, c->fabric.hosts_per_leaf, c->fabric.spines);
-    hk_cluster_free(c);
   }
 }
 
@@ -455,12 +449,11 @@ TEST(files_in_words) {
     ck_assert_float_eq(gbps_between(t, cpu, nic), HK_NIC_VIRTUAL_GBPS);
     ck_assert_float_eq(gbps_between(t, nic, t->first_of[HK_NODE_NET]), hk_port_gbps(50000));
     ck_assert_uint_eq(links_at(t, gpu), 12);
-    hk_cluster_free(c);
   }
   unlink(path);
 }
 
 int main(void) {
   setenv("NCCL_DEBUG", "NONE", 0);
-  return suite_main("synth");
+  return suite_main("synth", .teardown = forget);
 }

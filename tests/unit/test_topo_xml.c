@@ -22,13 +22,27 @@ HK_EXPAT_CALLS(SAME)
 _Static_assert((int)HK_XML_STATUS_OK == (int)XML_STATUS_OK, "XML_STATUS_OK");
 #endif
 
+static hk_topo *topos[64];
+static char *texts[64];
+static int ntopos, ntexts;
+
+/* It goes when the test ends. */
+static hk_topo *keep(hk_topo *t) {
+  ck_assert_int_lt(ntopos, HK_ARRAY_LENGTH(topos));
+  return topos[ntopos++] = t;
+}
+static void forget(void) {
+  while (ntopos > 0) hk_topo_free(topos[--ntopos]);
+  while (ntexts > 0) free(texts[--ntexts]);
+}
+
 static hk_topo *synthetic(const char *text) {
   hk_cluster *c;
   ck_assert_msg(hk_cluster_from_string(&c, text) == HK_OK, "\"%s\": %s", text, hk_last_error());
   hk_topo *t = c->kinds[0];
   c->nkinds = 0; /* the topology is ours now */
   hk_cluster_free(c);
-  return t;
+  return keep(t);
 }
 
 static char *written(const hk_topo *t) {
@@ -37,7 +51,8 @@ static char *written(const hk_topo *t) {
   FILE *f = open_memstream(&text, &size);
   ck_assert_msg(hk_topo_write_xml(t, f) == HK_OK, "%s", hk_last_error());
   fclose(f);
-  return text;
+  ck_assert_int_lt(ntexts, HK_ARRAY_LENGTH(texts));
+  return texts[ntexts++] = text;
 }
 
 static void no_findings(void *arg, const hk_xml_finding *f) {
@@ -47,7 +62,12 @@ static void no_findings(void *arg, const hk_xml_finding *f) {
 static hk_topo *parsed(const char *text) {
   hk_topo *t;
   ck_assert_msg(hk_topo_parse_xml(&t, "text", text, strlen(text), NULL, NULL) == HK_OK, "%s", hk_last_error());
-  return t;
+  return keep(t);
+}
+static hk_topo *reread(const char *text) {
+  hk_topo *t;
+  ck_assert_msg(hk_topo_parse_xml(&t, "text", text, strlen(text), no_findings, "text") == HK_OK, "%s", hk_last_error());
+  return keep(t);
 }
 
 static void expect_same(const hk_topo *a, const hk_topo *b) {
@@ -104,6 +124,7 @@ TEST(recorded) {
     hk_topo *t;
     snprintf(path, sizeof path, "tests/topologies/%s", files[i].name);
     ck_assert_msg(hk_topo_read_xml(&t, path, count, &c) == HK_OK, "%s", hk_last_error());
+    keep(t);
     ck_assert_str_eq(t->name, files[i].name);
     for (int k = 0; k < HK_NODE_KINDS; k++) ck_assert_uint_eq(hk_topo_count(t, (hk_node_kind)k), files[i].counts[k]);
     ck_assert_int_eq(c.errors, 0);
@@ -111,9 +132,6 @@ TEST(recorded) {
     char *text = written(t);
     hk_topo *again = parsed(text);
     ck_assert_uint_eq(again->hash, t->hash);
-    hk_topo_free(again);
-    hk_topo_free(t);
-    free(text);
   }
 }
 
@@ -163,16 +181,10 @@ TEST(round_trip) {
   for (unsigned i = 0; i < HK_ARRAY_LENGTH(machines); i++) {
     hk_topo *t = synthetic(machines[i]), *again;
     char *text = written(t);
-    ck_assert_msg(hk_topo_parse_xml(&again, machines[i], text, strlen(text), no_findings,
-                                    (void *)(uintptr_t)machines[i]) == HK_OK,
-                  "%s", hk_last_error());
+    again = reread(text);
     expect_same(t, again);
     char *twice = written(again);
     ck_assert_str_eq(text, twice);
-    hk_topo_free(t);
-    hk_topo_free(again);
-    free(text);
-    free(twice);
   }
 }
 
@@ -210,12 +222,8 @@ TEST(round_trip_of_odd_figures) {
   hk_topo_link(t, gpu, cpu[0], HK_EDGE_C2C, 3, 1e-3f / 3, 1); /* less than bw can say */
   ck_assert_msg(hk_topo_finish(t) == HK_OK, "%s", hk_last_error());
   char *text = written(t);
-  ck_assert_msg(hk_topo_parse_xml(&again, "odd", text, strlen(text), no_findings, text) == HK_OK, "%s",
-                hk_last_error());
+  again = reread(text);
   expect_same(t, again);
-  hk_topo_free(t);
-  hk_topo_free(again);
-  free(text);
 }
 
 /* As few digits as give the number again, of any number. */
@@ -255,9 +263,6 @@ TEST(virtual_nics) {
   char *text = written(t);
   hk_topo *again = parsed(text);
   ck_assert_uint_eq(t->hash, again->hash);
-  hk_topo_free(t);
-  hk_topo_free(again);
-  free(text);
 }
 
 /* What NCCL writes of a rack: the files of its hosts in one, with numbers that are unique in a host only. */
@@ -295,12 +300,7 @@ TEST(hosts_in_one_file) {
   char *text = written(t);
   again = parsed(text);
   expect_same(t, again);
-  hk_topo_free(host);
-  hk_topo_free(t);
-  hk_topo_free(again);
-  free(one);
   free(both);
-  free(text);
 }
 
 TEST(numbers_do_not_depend_on_the_locale) {
@@ -313,11 +313,7 @@ TEST(numbers_do_not_depend_on_the_locale) {
     hk_topo *again = parsed(comma);
     ck_assert_str_eq(plain, comma);
     ck_assert_uint_eq(again->hash, t->hash);
-    hk_topo_free(again);
-    free(comma);
   }
-  hk_topo_free(t);
-  free(plain);
 }
 
 static char *contents(const char *path) {
@@ -345,13 +341,11 @@ TEST(dumps) {
       fclose(f);
     }
     ck_assert_msg(hk_topo_read_xml(&again, path, no_findings, path) == HK_OK, "%s", hk_last_error());
+    keep(again);
     char *file = contents(path);
     ck_assert_msg(again->hash == t->hash && !strcmp(file, text),
                   "%s is not what is written today; see tests/topologies/README.md", path);
     free(file);
-    hk_topo_free(t);
-    hk_topo_free(again);
-    free(text);
   }
 }
 
@@ -374,8 +368,6 @@ TEST(nccl_can_read_it) {
       }
       ck_assert_int_le(attrs, 16);
     }
-    hk_topo_free(t);
-    free(text);
   }
 }
 
@@ -387,8 +379,7 @@ static hk_topo *over(const char *file, const char *detected) {
   scratch_write("topo.xml", file);
   ck_assert_msg(hk_topo_read_xml_over(&t, scratch_path("topo.xml"), d, NULL, NULL) == HK_OK, "%s", hk_last_error());
   scratch_remove();
-  hk_topo_free(d);
-  return t;
+  return keep(t);
 }
 
 /* A virtual machine: all devices on one bus, no speeds. */
@@ -430,7 +421,6 @@ TEST(file_over_detection) {
   for (uint32_t e = gpu->first_edge; e < gpu->first_edge + gpu->nedges; e++)
     if (t->edges[e].kind == HK_EDGE_NVLINK) links += t->edges[e].count;
   ck_assert_uint_eq(links, 2);
-  hk_topo_free(t);
 }
 
 TEST(file_keeps_what_it_says_to_keep) {
@@ -443,7 +433,6 @@ TEST(file_keeps_what_it_says_to_keep) {
   ck_assert_uint_eq(hk_topo_count(t, HK_NODE_NET), 2);
   uint32_t net = hk_topo_find(t, HK_NODE_NET, 0); /* the number is the machine's, the speed the file's */
   ck_assert_float_eq(t->nodes[net].net.mbps, 5);
-  hk_topo_free(t);
 }
 
 /* CPUs that only detection sees are of the same host, and a NIC that is no PCI device is known by its port's name. */
@@ -458,7 +447,6 @@ TEST(file_with_less) {
   ck_assert_float_eq(net->net.mbps, 1234);
   ck_assert_int_eq(net->numa, 0);
   ck_assert_int_eq(net[1].numa, 1);
-  hk_topo_free(t);
 }
 
 /* On a machine without GPUs a file for another one leaves the CPUs. */
@@ -466,11 +454,10 @@ TEST(recorded_file_over_another_machine) {
   hk_topo *d = synthetic("cpu-2s"), *t;
   ck_assert_msg(hk_topo_read_xml_over(&t, "tests/topologies/ndv4-topo.xml", d, NULL, NULL) == HK_OK, "%s",
                 hk_last_error());
+  keep(t);
   ck_assert_uint_eq(hk_topo_count(t, HK_NODE_GPU), 0);
   ck_assert_uint_eq(hk_topo_count(t, HK_NODE_CPU), 4);
   ck_assert_uint_eq(hk_topo_count(t, HK_NODE_NET), 1);
-  hk_topo_free(t);
-  hk_topo_free(d);
 }
 
 /* Detection over its own dump is the same machine. */
@@ -481,10 +468,8 @@ TEST(dump_over_itself) {
     char *text = written(d);
     scratch_write("topo.xml", text);
     ck_assert_msg(hk_topo_read_xml_over(&t, scratch_path("topo.xml"), d, NULL, NULL) == HK_OK, "%s", hk_last_error());
+    keep(t);
     expect_same(d, t);
-    hk_topo_free(t);
-    hk_topo_free(d);
-    free(text);
   }
   scratch_remove();
 }
@@ -495,5 +480,5 @@ int main(void) {
     return 77;
   }
   setenv("NCCL_DEBUG", "NONE", 0);
-  return suite_main("topo_xml");
+  return suite_main("topo_xml", .teardown = forget);
 }
