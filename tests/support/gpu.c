@@ -350,6 +350,20 @@ void gpu_check_some(const gpu_ranks *g, const gpu_call *c, int first, int ranks)
 
 void gpu_check(const gpu_ranks *g, const gpu_call *c) { gpu_check_some(g, c, 0, g->n); }
 
+size_t gpu_count_right(const gpu_ranks *g, const gpu_call *c, int r) {
+  size_t right = 0;
+  float *out = calloc(c->count, sizeof *out);
+  emu_use(g->device[r]);
+  OK(MemcpyAsync((CUdeviceptr)(uintptr_t)out, g->out[r], c->count * sizeof *out, g->stream[r]));
+  OK(StreamSynchronize(g->stream[r]));
+  for (size_t i = 0; i < c->count; i++) {
+    double tolerance;
+    right += out[i] == (float)gpu_wanted(g, c, r, i, &tolerance);
+  }
+  free(out);
+  return right;
+}
+
 void gpu_try(const gpu_ranks *g, const gpu_call *c) {
   gpu_fill(g, c);
   gpu_group(g, c);
