@@ -83,6 +83,7 @@ static scene *scene_open(const char *name, int devices) {
   }
   return s;
 }
+/* Before the test ends, whose time Check takes. */
 static void scene_close(void) {
   scene *s = &the_scene;
   trace_step = 50 * MS; /* it waits for what does not arrive */

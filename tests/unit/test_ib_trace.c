@@ -13,6 +13,7 @@ TEST(carries_small_messages) {
   scene_connect(s, true, false);
   scene_exchange(s, small, HK_ARRAY_LENGTH(small), 20);
   scene_turns(s, 200);
+  scene_close();
 }
 
 TEST(carries_large_messages) {
@@ -20,6 +21,7 @@ TEST(carries_large_messages) {
   scene_connect(s, true, true);
   scene_exchange(s, large, HK_ARRAY_LENGTH(large), 12);
   scene_turns(s, 200);
+  scene_close();
 }
 
 /* Credits go back without data that goes there. */
@@ -33,6 +35,7 @@ TEST(carries_one_way) {
   scene_exchange(s, small, HK_ARRAY_LENGTH(small), 30);
   scene_exchange(s, large, 2, 4);
   scene_turns(s, 200);
+  scene_close();
 }
 
 /* Two paths with two queue pairs each, and one for credits; no data goes with requests. */
@@ -49,6 +52,7 @@ TEST(uses_all_queue_pairs) {
   scene_exchange(s, large, HK_ARRAY_LENGTH(large), 12);
   scene_exchange(s, small, HK_ARRAY_LENGTH(small), 12);
   scene_turns(s, 200);
+  scene_close();
 }
 
 /* Requests are under way for some time. */
@@ -61,6 +65,7 @@ TEST(carries_slowly) {
   scene_exchange(s, large, HK_ARRAY_LENGTH(large), 10);
   scene_exchange(s, small, HK_ARRAY_LENGTH(small), 10);
   scene_turns(s, 200);
+  scene_close();
 }
 
 /* Memory that the user has registered: sent from, written to. */
@@ -89,6 +94,7 @@ TEST(writes_to_places) {
   scene_turns(s, 3);
   hk_transport_net.withdraw(s->w->ranks[0].state);
   scene_turns(s, 20);
+  scene_close();
 }
 
 /* ---- faults ---- */
@@ -111,6 +117,7 @@ TEST(repairs_broken_requests) {
   verbs->unanswered = 1;
   scene_exchange(s, large, 4, 3);
   scene_turns(s, 20);
+  scene_close();
 }
 
 /* Each request fails: repairs end when the time for them is over. */
@@ -128,6 +135,7 @@ TEST(gives_up) {
   }
   ck_assert_uint_gt(trace_now - begun, most);
   trace.blocked = false;
+  scene_close();
 }
 
 /* The port goes down, the connection takes the other one; the first comes back, and it takes that again. */
@@ -145,6 +153,7 @@ TEST_LOOP(leaves_ports_and_comes_back, 2) {
   set_port(0, 1);
   scene_turns(s, 300);
   scene_exchange(s, small, HK_ARRAY_LENGTH(small), 4);
+  scene_close();
 }
 
 /* A device fails, and can be opened again after some time. */
@@ -158,6 +167,7 @@ TEST(leaves_devices_and_comes_back) {
   verbs->device[0].returns = 3;
   scene_turns(s, 600);
   scene_exchange(s, small, HK_ARRAY_LENGTH(small), 4);
+  scene_close();
 }
 
 /* Requests that neither complete nor fail. */
@@ -173,6 +183,7 @@ TEST(repairs_what_hangs) {
   verbs->device[0].dead = 0;
   scene_turns(s, 100);
   scene_exchange(s, small, HK_ARRAY_LENGTH(small), 4);
+  scene_close();
 }
 
 /* The control connection is lost: RDMA goes on, and another one is made, or not, or the peer has gone. */
@@ -199,6 +210,7 @@ TEST_LOOP(goes_on_without_control, 4) {
   if (_i == 1) s->step_ns = SECOND;
   scene_turns(s, 100);
   if (_i == 0) scene_exchange(s, large, 3, 3);
+  scene_close();
 }
 
 /* The peer's host does not answer any more, while it is waited for, or not; or while a connection is made. */
@@ -223,6 +235,7 @@ TEST_LOOP(asks_after_silent_hosts, 3) {
   }
   memset(&trace_info, 0, sizeof trace_info);
   controls[0].deaf = false;
+  scene_close();
 }
 
 /* ---- memory ---- */
@@ -254,6 +267,7 @@ TEST_LOOP(takes_ends_later, 2) {
   scene_turns(s, 5);
   s->sent[0] = 0;
   free(s->recv[1]->small);
+  scene_close();
 }
 
 /* One card of two takes no memory, or queue pairs with less inline data; the first one refuses to be opened. */
@@ -275,6 +289,7 @@ TEST_LOOP(does_without, 4) {
   }
   scene_turns(s, 100);
   scene_exchange(s, small, HK_ARRAY_LENGTH(small), 4);
+  scene_close();
 }
 
 /* InfiniBand: one subnet, ports that want a global header, two subnets with a router. */
@@ -310,6 +325,7 @@ TEST_LOOP(goes_over_infiniband, 3) {
   verbs->flags = _i == 1 ? 1 : 0;
   scene_connect(s, true, false);
   scene_exchange(s, large, 3, 4);
+  scene_close();
 }
 
 /* There is no memory for large payloads before the first one. */
@@ -328,6 +344,7 @@ TEST(grows) {
     free(s->send[i]->small);
     free(s->recv[i]->small);
   }
+  scene_close();
 }
 
 TEST(gives_memory_back) {
@@ -352,6 +369,7 @@ TEST(gives_memory_back) {
     scene_turns(s, 100);
     scene_exchange(s, large, 3, 4);
   }
+  scene_close();
 }
 
 /* Two channels, of which one ends before the other, and sleeps. */
@@ -378,6 +396,7 @@ TEST(serves_several_connections) {
   for (int i = 0; i < 4; i++) net_unlink(more[i]);
   for (int i = 0; i < 2; i++) scene_check(s, i);
   scene_turns(s, 10);
+  scene_close();
 }
 
 /* ---- a GPU's memory ---- */
@@ -421,6 +440,7 @@ TEST_LOOP(carries_from_gpu_to_gpu, HK_ARRAY_LENGTH(on_gpu)) {
   scene_exchange(s, large, HK_ARRAY_LENGTH(large), 4);
   scene_turns(s, 100);
   munmap(gpu_memory, 1 << 24);
+  scene_close();
 }
 
 /* ---- one-sided operations ---- */
@@ -463,9 +483,10 @@ TEST(puts_by_the_card) {
               (unsigned long long)counters[1], (unsigned long long)counters[2]);
     ck_assert_mem_eq(s->memory[1] + p.offset, p.data, p.bytes);
   }
+  scene_close();
 }
 
 int main(void) {
   golden_clear(TRACE_FILE);
-  return suite_main("ib_trace", .setup = scene_plenty, .teardown = scene_close);
+  return suite_main("ib_trace", .setup = scene_plenty);
 }

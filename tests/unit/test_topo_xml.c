@@ -193,6 +193,7 @@ TEST(round_trip_of_odd_figures) {
   hk_topo *t, *again;
   uint32_t cpu[3], gpu, sw, nic, net, nvs;
   ck_assert_int_eq(hk_topo_new(&t, "odd <\"&\"> machine"), HK_OK);
+  keep(t);
   for (int i = 0; i < 3; i++) {
     hk_topo_add(t, HK_NODE_CPU, (uint64_t)i * 3, &cpu[i]);
     t->nodes[cpu[i]].numa = (int16_t)(i * 3);
