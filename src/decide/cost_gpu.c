@@ -131,6 +131,19 @@ static double cost_gpu_bunched(const hk_machine *m, double all_us) {
   return apart > 0 ? fmin(1, fmax(1 / n, exp(apart - EULER) / (apart * n))) : 1;
 }
 
+/* A lane that sends inside its host and between hosts, and waits for messages of its own, does one after the other. If
+ * no other lane sends between hosts, and all channels do the same at the same time, links inside hosts are idle while
+ * ports are busy, and the reverse, until channels have moved apart. The most that this adds to the busiest link's time,
+ * `need`. */
+static double cost_gpu_turns_us(const hk_machine *m, const hk_outline *o, const wave *w, double need) {
+  const hk_summary *s = &o->summary;
+  if (!s->again.rounds || !s->all.by_turns || !s->leaving) return 0;
+  const double part = (double)s->all.by_turns / (double)s->all.carried[HK_INSIDE];
+  const double inside = w->block * cost_gpu_inside_us(m, o, w), between = w->block * cost_gpu_between_us(m, o);
+  const double more = fmin(part * fmin(inside, between), fmax(0, inside + between - need));
+  return more * cost_gpu_bunched(m, need / w->waves / fmax(1, s->first.rounds));
+}
+
 /* In a pipeline: the bytes of the first piece on the fullest link of each round, one after another, without the part of
  * `need`, which is the fullest link's time. Waves are pieces, and so are messages one after another on a link. */
 static double cost_gpu_fill_us(const hk_machine *m, const hk_outline *o, const wave *w, double need) {
@@ -162,12 +175,12 @@ static double cost_gpu_after_us(const hk_outline *o, const wave *w, double slice
 }
 
 /* Until the last message over the busiest port has arrived, if all go between hosts at the same time. Before the first
- * one are the messages inside hosts that precede it, with their bytes of one wave. */
+ * one are the messages inside hosts and the lane's instructions that precede it, with their bytes of one wave. */
 static double cost_gpu_ports_us(const hk_machine *m, const hk_outline *o, const wave *w) {
-  const hk_chain head = {.rounds = o->traffic.head}, way = {.rounds = 1, .far = 1};
+  const hk_chain head = o->traffic.head, way = {.rounds = 1, .far = 1};
   if (o->summary.first.far != 1) return 0;
-  const double before = cost_gpu_inside_us(m, o, w) * o->traffic.near_alone / w->waves;
-  return cost_gpu_chain_us(m, o, w, head) + w->block * (before + cost_gpu_between_us(m, o)) +
+  const double before = fmax(cost_gpu_inside_us(m, o, w) * o->traffic.near_alone, head.instrs * w->pace / m->channels);
+  return cost_gpu_chain_us(m, o, w, head) + w->block * (before / w->waves + cost_gpu_between_us(m, o)) +
          cost_gpu_chain_us(m, o, w, way);
 }
 
@@ -226,7 +239,8 @@ double hk_price_gpu(const hk_machine *m, const hk_outline *o, double block) {
   const double last = (channels - 1) * HK_GPU_STAGGER_US; /* when the last channel begins, others move bytes */
   const double links = fmax(idle, cost_gpu_ports_us(m, o, &w)) + after;
   const double low = fmax(cost_gpu_lane_us(m, longest, block), fmax(last + latency + alone, links));
-  const double high = latency + fmax(last + alone, need + fill + (double)s->most.silent * slice + after);
+  const double turns = cost_gpu_turns_us(m, o, &w, need);
+  const double high = latency + fmax(last + alone, need + turns + fill + (double)s->most.silent * slice + after);
   double us = pow(low, 1 - HK_GPU_SHARED) * pow(fmax(low, high), HK_GPU_SHARED);
   if (hk_gpu_is_small(m, o, (size_t)block)) us -= HK_GPU_SMALL_SAVES_US;
   return m->launch_us + (channels - 1) * m->channel_us + us;

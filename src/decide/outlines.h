@@ -53,7 +53,7 @@ typedef struct hk_traffic {
   /* The blocks of the fullest port of each round, summed over rounds, in parts of those of the fullest port in all. */
   double far_once;
   double on_rings; /* the part of the bytes between hosts that goes over the own ports of ring orders */
-  int head;        /* messages, one after another, before the first one between hosts */
+  hk_chain head;   /* before the first message between hosts, with its instruction */
   /* The most blocks that a network port (or a rank, if ports are not known) sends to other hosts or receives, if the
    * message is divided among 2^k channels; the last: among `ways`. */
   double far[HK_TRAFFIC_ORDERS + 1];

@@ -207,12 +207,17 @@ static void traffic_end_round(look *l) {
 /* The messages of the next round, in which none waits for another one. A rank that has sent one begins with the next:
  * the slowest rank counts. */
 static double traffic_round(look *l, hk_traffic *out) {
-  const hk_map *first = &l->s->maps[l->at];
+  const hk_map *first = &l->s->maps[l->at], *step;
   const double hops = l->hops, crossed = l->crossed;
   double us = 0;
   int steps = 0;
   memset(l->own, 0, (size_t)l->orders * (size_t)l->wires->n * sizeof *l->own);
-  for (; traffic_same_round(l, first); steps++) traffic_step(l);
+  for (; traffic_same_round(l, first); steps++) {
+    const bool before = l->crossed <= 0;
+    step = &l->s->maps[l->at];
+    traffic_step(l);
+    if (before && l->crossed > 0) out->head = step->after;
+  }
   for (int i = 0; i < l->orders * l->wires->n; i++) us = fmax(us, l->own[i]);
   const double once = traffic_carry(l, l->round);
   for (uint32_t e = 0; e < l->nedges; e++) l->all[e] += l->round[e];
@@ -227,7 +232,6 @@ static double traffic_round(look *l, hk_traffic *out) {
   }
   /* The next round begins when the first step is over. */
   if (l->crossed == crossed) out->near_alone += us / steps;
-  if (l->crossed > crossed && crossed <= 0) out->head = first->after.rounds;
   if (l->hops == hops) out->far_alone += (l->crossed - crossed) / steps;
   return us;
 }

@@ -243,8 +243,10 @@ static void summary_fan(hk_summary *out, const hk_summary_run *x, int rank) {
 static void summary_volume(hk_summary *out, hk_summary_run *x) {
   for (uint32_t k = 0; k < x->first_thread[x->period]; k++) {
     const hk_summary_thread *t = &x->threads[k];
-    if (t->instrs > x->volumes[t->rank].longest) x->volumes[t->rank].longest = t->instrs;
-    if (x->programs[t->rank]->nlanes == 1) x->volumes[t->rank].silent = t->silent;
+    hk_volume *v = &x->volumes[t->rank];
+    if (t->carried[HK_BETWEEN] && t->carried[HK_BETWEEN] == v->carried[HK_BETWEEN]) v->by_turns = t->carried[HK_INSIDE];
+    if (t->instrs > v->longest) v->longest = t->instrs;
+    if (x->programs[t->rank]->nlanes == 1) v->silent = t->silent;
   }
   int64_t rounded = 0;
   for (int r = 0; r < x->period; r++) {

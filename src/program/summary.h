@@ -31,6 +31,7 @@ typedef struct hk_volume {
   uint64_t sent[HK_REACHES], received[HK_REACHES]; /* messages */
   uint64_t carried[HK_REACHES];                    /* messages sent that are not empty: blocks */
   uint64_t bursts[HK_REACHES]; /* messages sent and received; successive ones of a lane on a link count as one */
+  uint64_t by_turns;           /* blocks sent inside the host by the lane that sends all of those between hosts */
   uint64_t crossing;           /* blocks to a rank of another host that has another local number there: off the rail */
   /* Blocks over the rank's port inside its host, with what a switch copies and fetches: the sender of a multicast also
    * receives it, and a switch that adds fetches the adding rank's own part, and the parts of a sum for each rank. */

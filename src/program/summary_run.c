@@ -68,12 +68,12 @@ static void run_count_port(const hk_summary_run *x, hk_volume *v, const hk_summa
 }
 
 /* `count`: the first wave, which is counted. */
-static hk_status run_send(hk_summary_run *x, const hk_summary_thread *t, hk_summary_end *e, uint64_t blocks,
-                          bool count) {
+static hk_status run_send(hk_summary_run *x, hk_summary_thread *t, hk_summary_end *e, uint64_t blocks, bool count) {
   hk_volume *v = &x->volumes[t->rank];
   if (count) {
     v->sent[e->reach]++;
     v->carried[e->reach] += blocks;
+    t->carried[e->reach] += blocks;
     if (e->crosses) v->crossing += blocks;
     if (e->reach == HK_INSIDE) run_count_port(x, v, e, blocks);
   }
