@@ -293,13 +293,19 @@ static int pair_differs(ncclComm_t c, int rank, int n, void *arg) {
 }
 
 /* The same number of elements in all, shared out in another way on rank 1. */
+enum { BLOCKS_OF_REDUCE_SCATTER, BLOCKS_OF_ALLGATHER, NO_BLOCK_IS_SENT, WAYS_TO_DIFFER };
 static int counts_differ(ncclComm_t c, int rank, int n, void *arg) {
-  size_t counts[MOST];
+  const int way = *(const int *)arg;
+  size_t counts[MOST] = {0};
   int *from = calloc(4000, sizeof *from), *to = calloc(4000, sizeof *to);
-  for (int i = 0; i < n; i++) counts[i] = 100;
-  if (rank == 1) counts[0]++, counts[n - 1]--;
-  ncclResult_t rc = *(const int *)arg ? hocketAllGatherv(from, to, counts, NULL, ncclInt32, c, NULL)
-                                      : hocketReduceScatterv(from, to, counts, NULL, ncclInt32, ncclSum, c, NULL);
+  for (int i = 0; i < n; i++) counts[i] = way == NO_BLOCK_IS_SENT ? 0 : 100;
+  if (way == NO_BLOCK_IS_SENT)
+    counts[rank != 1] = 300; /* each waits for the block of a rank that has none by its own counts */
+  else if (rank == 1)
+    counts[0]++, counts[n - 1]--;
+  ncclResult_t rc = way == BLOCKS_OF_REDUCE_SCATTER
+                        ? hocketReduceScatterv(from, to, counts, NULL, ncclInt32, ncclSum, c, NULL)
+                        : hocketAllGatherv(from, to, counts, NULL, ncclInt32, c, NULL);
   int faults = expect(rc, ncclInvalidUsage, "rank 1 called");
   free(from);
   free(to);
@@ -378,10 +384,11 @@ TEST_LOOP(mismatched_pairs, 12) {
   ck_assert_int_eq(ranks_as_threads(3, pair_differs, &way), 0);
 }
 
-TEST_LOOP(mismatched_counts, 6) {
-  int gather = _i % 2;
-  ranks_reach_by(transports[_i / 2]);
-  ck_assert_int_eq(ranks_as_threads(3, counts_differ, &gather), 0);
+TEST_LOOP(mismatched_counts, 3 * WAYS_TO_DIFFER) {
+  int way = _i % WAYS_TO_DIFFER;
+  setenv("HOCKET_WATCHDOG", "1", 1);
+  ranks_reach_by(transports[_i / WAYS_TO_DIFFER]);
+  ck_assert_int_eq(ranks_as_threads(3, counts_differ, &way), 0);
 }
 
 int main(void) { return suite_main("vcoll", .timeout = 120); }
