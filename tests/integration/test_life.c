@@ -328,7 +328,7 @@ static int wrong_on_one(ncclComm_t c, int rank, int n, void *arg) {
   static const char *const words[WRONGS] = {"color -7", "minCTAs is -3", "newcomm is NULL", "minCTAs is -3"};
   ncclComm_t child = NULL;
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-  ncclUniqueId id;
+  ncclUniqueId id = {0};
   int faults = 0;
   if (what == INIT) {
     if (rank == 0) faults += RANK_CHECK(ncclGetUniqueId(&id));
