@@ -100,7 +100,7 @@ perf: $(PERF_BIN) ## the *_perf binaries
 tool: $(TOOL) ## the command hocket
 	@:
 # Also for what these run: scripts and their makes.
-check check-san check-tsan check-roce check-slurm check-faults check-allocations check-plugins check-frameworks check-torch fuzz mutations \
+check check-san check-tsan check-roce check-slurm check-faults check-allocations check-plugins check-frameworks check-torch fuzz \
 gpu-modes gpu-ptx: export WERROR := -Werror
 objects: $(ALL_OBJ)
 	@:
