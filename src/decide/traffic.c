@@ -207,14 +207,14 @@ static void traffic_end_round(look *l) {
 /* The messages of the next round, in which none waits for another one. A rank that has sent one begins with the next:
  * the slowest rank counts. */
 static double traffic_round(look *l, hk_traffic *out) {
-  const hk_map *first = &l->s->maps[l->at], *step;
+  const hk_map *first = &l->s->maps[l->at];
   const double hops = l->hops, crossed = l->crossed;
   double us = 0;
   int steps = 0;
   memset(l->own, 0, (size_t)l->orders * (size_t)l->wires->n * sizeof *l->own);
   for (; traffic_same_round(l, first); steps++) {
     const bool before = l->crossed <= 0;
-    step = &l->s->maps[l->at];
+    const hk_map *step = &l->s->maps[l->at];
     traffic_step(l);
     if (before && l->crossed > 0) out->head = step->after;
   }

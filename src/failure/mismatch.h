@@ -28,7 +28,7 @@ int hk_mismatch_outlier(const hk_call_report *v, int n, int *right);
 void hk_mismatch_text(const hk_call_report *v, int n, int outlier, int right, uint64_t operation, char *text,
                       size_t bytes);
 
-/* These functions return HK_ERR_USAGE if calls do not match: the verdict has then been raised. */
+/* What follows raises the verdict if calls do not match. Functions with a status then return HK_ERR_USAGE. */
 
 /* This rank is in `call` and has found that rank `peer` is in another call. Raises the verdict, unless another rank was
  * first. */

@@ -33,11 +33,12 @@ static inline void hk_watch_transfer_waits(ncclComm_t c, const struct hk_call *c
 static inline void hk_watch_transfer_over(ncclComm_t c, const struct hk_call *call) {
   if (c->order.current == call) c->order.current = NULL;
 }
-void hk_watch_all_over(ncclComm_t c);                      /* all are, and the collective is */
-static inline void hk_watch_transfers_over(ncclComm_t c) { /* all are */
+/* No send, receive or one-sided operation is under way any more. */
+static inline void hk_watch_transfers_over(ncclComm_t c) {
   c->order.current = NULL;
   hk_watch_transfer(c, NULL);
 }
+void hk_watch_all_over(ncclComm_t c);               /* nor a collective */
 void hk_watch_report(void *comm, hk_activity *out); /* hk_bootstrap_options.report */
 void hk_watch_describe(const struct hk_call *call, char *text, size_t bytes);
 /* Shows the awaited peer (-1: not known), and since when this rank waits. */

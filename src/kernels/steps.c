@@ -47,6 +47,7 @@ static hk_step steps_make_step(const hk_plan *plan, unsigned lane, const hk_curs
   }
   s.copies = i->nsrc == 1 && links <= 1 && i->ndst - links <= 1 && !hk_coll_reduces((hk_coll)p->coll);
   if (uneven) s.length = to[hk_uneven_operand(i, o) - o].block;
+  s.skips_empty = uneven && hk_cursor_skips_empty(at, p, i);
   return s;
 }
 
@@ -86,15 +87,13 @@ hk_steps *hk_steps_make(const hk_plan *plan) {
 typedef struct steps_size {
   size_t bytes;
   uint32_t signature; /* of its slots */
-  bool skips;         /* hk_cursor_skips */
 } steps_size;
 
 static inline __attribute__((always_inline)) steps_size steps_size_of(const hk_exec *x, const hk_step *s, bool uneven) {
-  if (!uneven) return (steps_size){s->moves ? x->launch->block_bytes : 0, x->signature, false};
+  if (!uneven) return (steps_size){s->moves ? x->launch->block_bytes : 0, x->signature};
   const uint64_t length = x->launch->table[s->length].bytes;
   const bool pairs = hk_coll_pairs((hk_coll)x->plan->program->coll);
-  return (steps_size){s->moves ? length : 0, pairs ? x->signature ^ hk_length_mark(length) : x->signature,
-                      s->moves && !length && !pairs};
+  return (steps_size){s->moves ? length : 0, pairs ? x->signature ^ hk_length_mark(length) : x->signature};
 }
 
 /* The first operand whose link is not ready; NULL if all are. */
@@ -229,7 +228,7 @@ static inline __attribute__((always_inline)) hk_status steps_run(hk_exec *x, boo
       hk_status rc = HK_OK;
       bool ran = true;
       if (uneven)
-        rc = size.skips ? HK_OK : steps_run_uneven(x, step, size, &ran);
+        rc = step->skips_empty && !size.bytes ? HK_OK : steps_run_uneven(x, step, size, &ran);
       else if (!step->copies)
         rc = steps_run_step(x, step, size, &ran);
       else if (__builtin_expect(size.bytes <= HK_SLOT_INLINE, 1))

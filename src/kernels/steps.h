@@ -26,7 +26,8 @@ typedef struct hk_step {
   bool moves;    /* it has sources and destinations; if not, its slots are empty */
   /* One source goes unchanged to at most one link and at most one buffer. The operands; NULL: none. */
   bool copies;
-  uint32_t length; /* uneven: the entry in the table whose length it moves */
+  bool skips_empty; /* hk_cursor_skips_empty */
+  uint32_t length;  /* uneven: the entry in the table whose length it moves */
   const hk_step_operand *from, *to_link, *to_memory;
 } hk_step;
 

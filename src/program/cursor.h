@@ -162,14 +162,17 @@ HK_INLINE uint64_t hk_cursor_bytes(const hk_cursor *c, const hk_program *p, cons
   return left < s->chunk ? left : s->chunk;
 }
 
-/* True if the MOVE i of `bytes` is skipped. A block of an uneven collective takes part in the waves that have bytes of
- * it: in none if it is empty. So ranks that know only their own blocks agree on the slots of each link. Two kinds of
- * empty slots take part in wave 0: those of the program, which synchronise, and those between two ranks that have a
- * length of their own (hk_coll_pairs), by which the receiver sees that the sender agrees. */
+/* True if an uneven collective skips the MOVE i in waves that have no bytes of its block. So ranks that know only their
+ * own blocks agree on the slots of each link. Two kinds of empty slots take part in wave 0: those of the program, which
+ * synchronise, and those between two ranks that have a length of their own (hk_coll_pairs), by which the receiver sees
+ * that the sender agrees. */
+HK_INLINE int hk_cursor_skips_empty(const hk_cursor *c, const hk_program *p, const hk_instr *i) {
+  return c->offset > 0 || (i->ndst && i->nsrc && !hk_coll_pairs((hk_coll)p->coll));
+}
+/* True if the MOVE i of `bytes` is skipped. */
 HK_INLINE int hk_cursor_skips(const hk_cursor *c, const hk_program *p, const hk_instr *i, const hk_sizes *s,
                               uint64_t bytes) {
-  if (bytes || !s->table) return 0;
-  return c->offset > 0 || (i->ndst && i->nsrc && !hk_coll_pairs((hk_coll)p->coll));
+  return bytes == 0 && s->table && hk_cursor_skips_empty(c, p, i);
 }
 
 /* If each pair of ranks has its own length (hk_coll_pairs), slots' signatures are XORed with this mark of the length,

@@ -131,9 +131,9 @@ double gpu_wanted(const gpu_ranks *g, const gpu_call *c, int r, size_t i, double
 void gpu_check_some(const gpu_ranks *g, const gpu_call *c, int first, int ranks);
 /* The outputs of all ranks are right. */
 void gpu_check(const gpu_ranks *g, const gpu_call *c);
-/* So many elements of rank r's output, which are floats, are right. */
+/* The number of right elements in rank r's output of floats. */
 size_t gpu_count_right(const gpu_ranks *g, const gpu_call *c, int r);
-/* All ranks' inputs, the calls as a group, and their outputs. */
+/* Fills the inputs of all ranks, makes the calls as a group, and checks the outputs. */
 void gpu_try(const gpu_ranks *g, const gpu_call *c);
 
 /* Ends what the stream captures. */
