@@ -181,7 +181,9 @@ static hk_status messages_connect_to(hk_messages *m, int peer) {
 }
 
 static hk_status messages_send_all(hk_messages *m, int peer, struct iovec *piece, int pieces) {
-  const hk_status rc = hk_wait_send(m->env->wait, m->fds[peer], piece, pieces, "the peer to take a put");
+  char what[64];
+  snprintf(what, sizeof what, "rank %d to take a put", peer);
+  const hk_status rc = hk_wait_send(m->env->wait, m->fds[peer], piece, pieces, what);
   return rc == HK_IN_PROGRESS ? messages_lost(m, peer, errno) : rc;
 }
 
