@@ -129,7 +129,9 @@ class Mpi:
         arguments, env = self.settings[transport]
         command = [f"{self.home}/bin/mpirun", *arguments, "-np", str(ranks), f"{self.home}/bin/mpi_perf", *self.options,
                    operation, str(batches), str(seconds), *map(str, sizes)]
-        out, fault = run(command, {"I_MPI_ROOT": self.home, **env})
+        # Intel's mpirun looks for its mpiexec.hydra in the path.
+        path = f"{self.home}/bin:{os.environ.get('PATH', '')}"
+        out, fault = run(command, {"I_MPI_ROOT": self.home, "PATH": path, **env})
         return pairs(out), fault
 
 
