@@ -11,20 +11,12 @@
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
+#include "sanitizers.h"
 #include "thread.h"
 #include "wait.h" /* hk_now_ns */
 
-#ifndef __has_feature /* clang's test for sanitizers; gcc has macros */
-#define __has_feature(x) 0
-#endif
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || __has_feature(address_sanitizer) ||               \
-    __has_feature(thread_sanitizer)
-enum { STACK_BYTES = 8 * HK_SERVICE_STACK }; /* sanitizers make frames several times larger */
-#else
-enum { STACK_BYTES = HK_SERVICE_STACK };
-#endif
-
-enum { BATCH = 16 };
+/* Sanitizers make frames several times larger. */
+enum { STACK_BYTES = HK_SANITIZED ? 8 * HK_SERVICE_STACK : HK_SERVICE_STACK, BATCH = 16 };
 
 typedef struct entry {
   int fd;              /* -1: free */

@@ -211,19 +211,17 @@ static bool exec_by_cma(const hk_exec *x, const hk_instr *i, const hk_operand *o
   return x->launch->by_cma & (!plain ? HK_CMA_SUMS : x->in == x->out ? HK_CMA_PLACED : HK_CMA_MOVES);
 }
 
-/* Collects the addresses to write to. A link that carries a reference gets it in its slot and adds no address. A
- * multicast to places adds all places and sets *placed. *staged: a link's slot is among the addresses. `by_cma`:
- * private memory may be referred to (exec_by_cma). */
+/* Collects the addresses to write to, those of links first. A link that carries a reference gets it in its slot and
+ * adds no address. A multicast to places adds all places and sets *placed. *staged: the number of links' slots among
+ * the addresses. `by_cma`: private memory may be referred to (exec_by_cma). */
 static unsigned exec_gather_destinations(hk_exec *x, hk_lane_run *l, const hk_operand *o, unsigned n, size_t bytes,
-                                         const void *stable, bool by_cma, void **dst, bool *staged, bool *placed,
+                                         const void *stable, bool by_cma, void **dst, unsigned *staged, bool *placed,
                                          hk_status *rc) {
   unsigned count = 0;
-  *staged = *placed = false;
+  *staged = 0;
+  *placed = false;
   for (unsigned k = 0; k < n; k++) {
-    if (o[k].space != HK_LINK) {
-      dst[count++] = exec_user_address(x, l, &o[k]);
-      continue;
-    }
+    if (o[k].space != HK_LINK) continue;
     hk_link *link = exec_link_of(l, &o[k]);
     hk_slot *s = &link->slots[(uint32_t)link->done & link->mask];
     bool summed = link->kind == HK_LINK_SUM_SEND || link->kind == HK_LINK_SCATTER_SEND;
@@ -251,9 +249,11 @@ static unsigned exec_gather_destinations(hk_exec *x, hk_lane_run *l, const hk_op
                     bytes, link->peer, link->slot_bytes);
       return 0;
     }
-    *staged = true;
+    ++*staged;
     dst[count++] = hk_link_send_buffer(link, bytes);
   }
+  for (unsigned k = 0; k < n; k++)
+    if (o[k].space != HK_LINK) dst[count++] = exec_user_address(x, l, &o[k]);
   return count;
 }
 
@@ -273,7 +273,8 @@ static hk_status exec_run_move(hk_exec *x, hk_lane_run *l, const hk_instr *i, co
   const void **src = x->pointers;
   void **dst = (void **)(x->pointers + x->plan->max_operands);
   int fresh;
-  bool staged, placed, reduces = hk_coll_reduces((hk_coll)x->plan->program->coll);
+  unsigned staged;
+  bool placed, reduces = hk_coll_reduces((hk_coll)x->plan->program->coll);
   uint32_t signature = x->signature;
   if (__builtin_expect(x->pairs, 0)) {
     x->expected_length = hk_cursor_length(&l->at, x->plan->program, i, o, &x->sizes);
@@ -289,12 +290,18 @@ static hk_status exec_run_move(hk_exec *x, hk_lane_run *l, const hk_instr *i, co
   unsigned n =
       exec_gather_destinations(x, l, o, ndst, bytes, stable, exec_by_cma(x, i, o, plain), dst, &staged, &placed, &rc);
   if (__builtin_expect(rc != HK_OK, 0)) return rc;
-  /* Links that refer to the source are published first: peers read it while this rank copies it. */
-  bool early = plain && nsrc == 1 && stable && stable == src[0] && !staged && !placed;
+  /* Links with the source's data are published first: peers read it while this rank copies it to its own output. */
+  const bool refers = n < ndst, single = plain && nsrc == 1 && !placed, early = single && (!refers || stable == src[0]);
+  if (single && bytes) {
+    for (unsigned k = 0; k < staged; k++) hk_copy(dst[k], src[0], bytes, HK_MOVE_TO_PEER);
+    dst += staged;
+    n -= staged;
+    staged = 0;
+  }
   if (early) exec_publish_all(l, o, ndst, bytes, signature);
   if (plain && n && nsrc == 1 && dst[n - 1] == src[0]) n--; /* in place: the output has the data */
   if (n && nsrc && bytes) {
-    bool shared = staged || (n < ndst && !early); /* peers will read the result, so it should stay in the cache */
+    bool shared = staged || (refers && !early); /* peers will read the result, so it should stay in the cache */
     unsigned flags = (final ? HK_MOVE_FINAL : 0) | (x->launch->move_flags & (shared ? HK_MOVE_AHEAD : ~0u));
     if (plain && n == 1)
       hk_copy(dst[0], src[0], bytes, flags);

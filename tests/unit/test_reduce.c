@@ -462,8 +462,10 @@ TEST_LOOP(copies, LEVELS) {
   char *from = malloc(SIZE + 256), *to = malloc(SIZE + 256);
   for (size_t i = 0; i < SIZE + 256; i++) from[i] = (char)random64();
   static const size_t sizes[] = {0, 1, 3, 48, 64, 100, 1000, 2047, 4096, 5000, 65536, 100001, 1 << 20, SIZE - 3, SIZE};
+  static const unsigned ways[] = {0, HK_MOVE_STREAM, HK_MOVE_AHEAD, HK_MOVE_UNCACHED, HK_MOVE_TO_PEER};
   for (size_t k = 0; k < sizeof sizes / sizeof sizes[0]; k++)
-    for (unsigned flags = 0; flags <= (HK_MOVE_STREAM | HK_MOVE_AHEAD); flags += HK_MOVE_STREAM) {
+    for (size_t w = 0; w < HK_ARRAY_LENGTH(ways); w++) {
+      const unsigned flags = ways[w];
       size_t n = sizes[k], a = 64 + below(64), b = 64 + below(64);
       memset(to, 0x5a, SIZE + 256);
       hk_copy(to + b, from + a, n, flags);
