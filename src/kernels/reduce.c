@@ -158,7 +158,7 @@ void hk_copy_to_all(void *const *dst, unsigned ndst, const void *src, size_t byt
 /* Stores by a loop fetch each line before they replace it, from the cache of the core that read it last; "rep movsb"
  * only takes it over. Between two chiplets of an AMD EPYC a long message takes a third of the time by it
  * (docs/results/cpu.md). memcpy uses it on some processors only, depending on the C library. */
-enum { TO_PEER_BYTES = 2048 };
+enum { TO_PEER_BYTES = 16384 }; /* below it "rep movsb" takes as long to begin as it saves */
 static void reduce_copy_to_peer(void *dst, const void *src, size_t bytes) {
 #if defined(__x86_64__) && !HK_SANITIZED /* sanitizers do not see what assembly writes */
   if (bytes >= TO_PEER_BYTES) {
