@@ -267,6 +267,20 @@ static void exec_publish_all(const hk_lane_run *l, const hk_operand *o, unsigned
   }
 }
 
+/* A sum for this rank's memory and for slots, in pieces: each goes to memory, and from the first cache to the slots,
+ * whose lines a copy does not fetch (HK_MOVE_TO_PEER). Of `dst` the first `staged` are slots. Changes dst and src. */
+static void exec_sum_and_send(const hk_reducer *r, void **dst, unsigned n, unsigned staged, const void **src,
+                              unsigned nsrc, int fresh, size_t bytes, unsigned flags) {
+  enum { PIECE = 16384 };
+  for (size_t piece; bytes; bytes -= piece) {
+    piece = bytes < PIECE ? bytes : PIECE;
+    hk_move(r, dst + staged, n - staged, src, nsrc, fresh, piece, flags);
+    for (unsigned k = 0; k < staged; k++) hk_copy(dst[k], dst[staged], piece, HK_MOVE_TO_PEER);
+    for (unsigned k = 0; k < n; k++) dst[k] = (char *)dst[k] + piece;
+    for (unsigned k = 0; k < nsrc; k++) src[k] = (const char *)src[k] + piece;
+  }
+}
+
 static hk_status exec_run_move(hk_exec *x, hk_lane_run *l, const hk_instr *i, const hk_operand *o, size_t bytes) {
   hk_status rc = HK_OK;
   unsigned ndst = i->ndst, nsrc = i->nsrc;
@@ -305,6 +319,8 @@ static hk_status exec_run_move(hk_exec *x, hk_lane_run *l, const hk_instr *i, co
     unsigned flags = (final ? HK_MOVE_FINAL : 0) | (x->launch->move_flags & (shared ? HK_MOVE_AHEAD : ~0u));
     if (plain && n == 1)
       hk_copy(dst[0], src[0], bytes, flags);
+    else if (!plain && staged && staged < n && !placed)
+      exec_sum_and_send(r, dst, n, staged, src, nsrc, fresh, bytes, flags);
     else
       hk_move(plain ? NULL : r, dst, n, src, nsrc, fresh, bytes, flags);
   }
