@@ -213,16 +213,17 @@ static hk_status summary_number(hk_summary_run *x) {
   return done ? HK_OK : summary_memory(x->nranks);
 }
 
-/* The busiest host's blocks. Of ranks on several hosts, a period has all ranks of its hosts. */
+/* The busiest host's blocks. */
 static hk_status summary_leaving(hk_summary *out, const hk_summary_run *x) {
   uint64_t *hosts = calloc(2 * (size_t)x->nranks, sizeof *hosts); /* there are no more hosts than ranks */
   if (!hosts) return summary_memory(x->nranks);
-  for (int r = 0; r < x->period; r++) {
+  for (int r = 0; r < x->nranks; r++) {
+    const hk_volume *v = &x->volumes[r % x->period];
     uint64_t *host = &hosts[x->host ? x->host[r] : 0];
-    *host += x->volumes[r].carried[HK_BETWEEN];
+    *host += v->carried[HK_BETWEEN];
     if (*host > out->leaving) out->leaving = *host;
     host += x->nranks;
-    *host += x->volumes[r].received[HK_BETWEEN];
+    *host += v->received[HK_BETWEEN];
     if (*host > out->entering) out->entering = *host;
   }
   free(hosts);

@@ -10,7 +10,7 @@
 #include "../../src/topo/topo.h"
 #include "../support/suite.h"
 
-enum { CHUNK = 4096 };
+enum { CHUNK = 4096, MOST = 16 };
 
 static const struct {
   const char *words;
@@ -165,6 +165,17 @@ TEST(senders_wait_for_slots) {
   }
 }
 
+/* How many messages each rank sends to each other one. */
+static void count_messages(const hk_summary *s, uint32_t times[MOST * MOST]) {
+  const uint32_t n = (uint32_t)s->nranks;
+  memset(times, 0, MOST * MOST * sizeof *times);
+  for (const hk_map *m = s->maps; m < s->maps + s->nmaps; m++)
+    for (uint32_t k = 0; k < n; k += m->kind == HK_MAP_PAIR ? (uint32_t)s->period : 1) {
+      const uint32_t to = m->kind == HK_MAP_FLIP ? k ^ m->by : (m->by + k) % n;
+      times[(m->from + k) % n * MOST + to] += m->times;
+    }
+}
+
 /* The summary from as few programs as possible is that of all programs. */
 static void check_fewer(const hk_algorithm *a, hk_coll coll, int n, int hosts, int *fewer) {
   built b;
@@ -179,9 +190,15 @@ static void check_fewer(const hk_algorithm *a, hk_coll coll, int n, int hosts, i
                     !memcmp(&few.again, &b.s.again, sizeof few.again) &&
                     !memcmp(&few.held, &b.s.held, sizeof few.held) &&
                     !memcmp(&few.held_again, &b.s.held_again, sizeof few.held_again) &&
-                    !memcmp(&few.most, &b.s.most, sizeof few.most) && !memcmp(&few.all, &b.s.all, sizeof few.all),
+                    !memcmp(&few.most, &b.s.most, sizeof few.most) && !memcmp(&few.all, &b.s.all, sizeof few.all) &&
+                    few.leaving == b.s.leaving && few.entering == b.s.entering,
                 "%s by %s, %d ranks on %d hosts: %d programs have another summary than all", hk_coll_name(coll),
                 a->name, n, hosts, few.period);
+  uint32_t sent[2][MOST * MOST];
+  count_messages(&few, sent[0]);
+  count_messages(&b.s, sent[1]);
+  ck_assert_msg(!memcmp(sent[0], sent[1], sizeof sent[0]), "%s by %s, %d ranks on %d hosts: other messages than all",
+                hk_coll_name(coll), a->name, n, hosts);
   hk_summary_clear(&few);
   drop(&b);
 }
