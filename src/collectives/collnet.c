@@ -27,68 +27,35 @@
 
 enum { DEAL, SUM, COLLECT }; /* channels */
 
-static int collnet_groups(int least) { return least < HK_SUM_GROUPS ? least : HK_SUM_GROUPS; }
-
-/* Sends block i to rank i of the host, or receives it from there; each rank begins with its own. */
-static void collnet_build_exchange(hk_builder *b, const hk_home *p, int parts, bool deal) {
-  hk_build_lane(b);
-  hk_build_channel(b, deal ? DEAL : COLLECT);
-  for (int j = 1; j < p->per; j++) {
-    int i = hk_shift(p->i, deal ? j : -j, p->per), rank = hk_home_local(p, i);
-    if (i >= parts) continue;
-    if (deal)
-      hk_build_copy(b, hk_send_to(b, rank, (unsigned)i, 0), hk_in((unsigned)i, 0));
-    else
-      hk_build_copy(b, hk_out((unsigned)i, 0), hk_recv_from(b, rank, (unsigned)i, 0));
-  }
-}
-
-static void collnet_build_add(hk_builder *b, const hk_home *p) {
-  hk_operand from[HK_HOST_FAN + 1];
-  unsigned n = 0, block = (unsigned)p->i;
-  hk_build_lane(b);
-  hk_build_channel(b, SUM);
-  hk_operand to = hk_sum_to(b, hk_home_rail(p, 1), block, 0);
-  from[n++] = hk_in(block, 0);
-  hk_build_channel(b, DEAL);
-  hk_home_recv_all(b, p, block, 0, from, &n);
-  hk_build_move(b, HK_INSTR_COPY, &to, 1, from, n); /* a reference to the input would outlive the output's write */
-}
-
-static void collnet_build_give(hk_builder *b, const hk_home *p) {
-  hk_operand to[HK_HOST_FAN + 1];
-  unsigned n = 0, block = (unsigned)p->i;
-  hk_build_lane(b);
-  hk_build_channel(b, SUM);
-  hk_operand from = hk_sum_from(b, hk_home_rail(p, -1), block, 0);
-  to[n++] = hk_out(block, 0);
-  hk_build_channel(b, COLLECT);
-  hk_home_send_all(b, p, block, 0, to, &n);
-  hk_build_move(b, HK_INSTR_FINAL, to, n, &from, 1);
-}
-
-/* ---- allgather and reduce-scatter ---- */
-
-/* The hosts' positions in each group. The network counts from a group's lowest rank on (HK_LINK_GATHER_SEND). */
+/* What the ranks of a host work on: rank i < parts on blocks of local ranks i, i + parts, ... below `locals`, of
+ * `turns` hosts each; for allreduce on block i alone. */
 typedef struct grouping {
   hk_home home;
-  int parts, first[HK_SUM_GROUPS]; /* parts: number of groups; first: the host of each group's member 0 */
+  bool split; /* allreduce */
+  int parts, locals, turns;
+  int first[HK_SUM_GROUPS]; /* the host of each group's member 0: the network counts from a group's lowest rank on
+                               (HK_LINK_GATHER_SEND) */
 } grouping;
 
-static grouping collnet_grouping_of(hk_home home) {
-  grouping g = {.home = home, .parts = collnet_groups(home.per)};
-  for (int i = 0; i < g.parts; i++) g.first[i] = hk_layout_first_host(home.w->layout, i);
+static grouping collnet_grouping_of(const hk_build *w) {
+  grouping g = {.home = hk_home_of(w), .split = w->coll == HK_ALLREDUCE};
+  const int least = hk_home_least(&g.home);
+  g.parts = least < HK_SUM_GROUPS ? least : HK_SUM_GROUPS;
+  g.locals = g.split ? g.parts : g.home.per;
+  g.turns = g.split ? 1 : g.home.hosts;
+  for (int i = 0; i < g.parts && !g.split; i++) g.first[i] = hk_layout_first_host(w->layout, i);
   return g;
 }
 
-/* The rank with this local number on the host of number m in group `i`. */
-static int collnet_member(const grouping *g, int i, int local, int m) {
-  return hk_layout_rank(g->home.w->layout, hk_shift(g->first[i], m, g->home.hosts), local);
+/* The block of the rank with this local number on the host of number m in the group of rank i. */
+static unsigned collnet_block(const grouping *g, int i, int local, int m) {
+  const hk_home *p = &g->home;
+  return (unsigned)(g->split ? i : hk_layout_rank(p->w->layout, hk_shift(g->first[i], m, p->hosts), local));
 }
 
-static hk_operand collnet_round_operand(hk_builder *b, const hk_home *p, hk_link_kind kind, int block) {
+static hk_operand collnet_operand(hk_builder *b, const hk_home *p, hk_link_kind kind, unsigned block) {
   hk_build_channel(b, SUM);
-  return hk_round_operand(b, kind, hk_home_rail(p, hk_link_sends(kind) ? 1 : -1), (unsigned)block);
+  return hk_round_operand(b, kind, hk_home_rail(p, hk_link_sends(kind) ? 1 : -1), block);
 }
 
 /* Sends blocks to the ranks that have parts, or receives them, in the order in which these ranks work on them. */
@@ -97,91 +64,96 @@ static void collnet_build_blocks(hk_builder *b, const grouping *g, bool deal) {
   const int parts = g->parts;
   hk_build_lane(b);
   hk_build_channel(b, deal ? DEAL : COLLECT);
-  for (int row = 0; row * parts < p->per; row++)
-    for (int m = 0; m < p->hosts; m++)
+  for (int row = 0; row * parts < g->locals; row++)
+    for (int m = 0; m < g->turns; m++)
       for (int j = 1; j < p->per; j++) {
-        int i = hk_shift(p->i, deal ? j : -j, p->per), local = row * parts + i;
-        if (i >= parts || local >= p->per) continue;
-        unsigned block = (unsigned)collnet_member(g, i, local, m);
-        if (deal)
-          hk_build_copy(b, hk_send_to(b, hk_home_local(p, i), block, 0), hk_in(block, 0));
-        else
-          hk_build_copy(b, hk_out(block, 0), hk_recv_from(b, hk_home_local(p, i), block, 0));
+        const int i = hk_home_turn(p, deal, j), local = row * parts + i;
+        if (i < parts && local < g->locals) hk_home_exchange(b, p, deal, i, collnet_block(g, i, local, m), 0);
       }
 }
 
-static void collnet_build_allgather(hk_builder *b, const grouping *g) {
+/* Adds the host's contributions to each of the rank's blocks, and gives the sum to the network. */
+static void collnet_build_add(hk_builder *b, const grouping *g, hk_link_kind kind) {
   const hk_home *p = &g->home;
-  const int parts = g->parts;
-  hk_build_lane(b);
-  for (int local = p->i; p->i < parts && local < p->per; local += parts) {
-    int block = hk_home_local(p, local);
-    hk_build_channel(b, DEAL);
-    hk_operand from = local == p->i ? hk_in(0, 0) : hk_recv_from(b, block, (unsigned)block, 0);
-    hk_operand to = collnet_round_operand(b, p, HK_LINK_GATHER_SEND, block);
-    hk_build_move(b, HK_INSTR_COPY, &to, 1, &from, 1);
-  }
-  hk_build_channel(b, DEAL);
-  if (p->i >= parts)
-    hk_build_copy(b, hk_send_to(b, hk_home_local(p, p->i % parts), (unsigned)p->w->rank, 0), hk_in(0, 0));
-  hk_build_lane(b);
-  for (int local = p->i; p->i < parts && local < p->per; local += parts)
-    for (int m = 0; m < p->hosts; m++) {
-      hk_operand to[HK_HOST_FAN + 1];
-      unsigned n = 0, block = (unsigned)collnet_member(g, p->i, local, m);
-      hk_operand from = collnet_round_operand(b, p, HK_LINK_GATHER_RECV, (int)block);
-      to[n++] = hk_out(block, 0);
-      hk_build_channel(b, COLLECT);
-      hk_home_send_all(b, p, block, 0, to, &n);
-      hk_build_move(b, 0, to, n, &from, 1);
-    }
-  collnet_build_blocks(b, g, false);
-}
-
-static void collnet_build_reduce_scatter(hk_builder *b, const grouping *g) {
-  const hk_home *p = &g->home;
-  const int parts = g->parts;
-  collnet_build_blocks(b, g, true);
-  hk_build_lane(b);
-  for (int local = p->i; p->i < parts && local < p->per; local += parts)
-    for (int m = 0; m < p->hosts; m++) {
+  if (p->i < g->parts) hk_build_lane(b);
+  for (int local = p->i; p->i < g->parts && local < g->locals; local += g->parts)
+    for (int m = 0; m < g->turns; m++) {
       hk_operand from[HK_HOST_FAN + 1];
-      unsigned n = 0, block = (unsigned)collnet_member(g, p->i, local, m);
-      hk_operand to = collnet_round_operand(b, p, HK_LINK_SCATTER_SEND, (int)block);
+      unsigned n = 0, block = collnet_block(g, p->i, local, m);
+      hk_operand to = collnet_operand(b, p, kind, block);
       from[n++] = hk_in(block, 0);
       hk_build_channel(b, DEAL);
       hk_home_recv_all(b, p, block, 0, from, &n);
-      hk_build_move(b, HK_INSTR_COPY, &to, 1, from, n);
+      hk_build_move(b, HK_INSTR_COPY, &to, 1, from, n); /* a reference to the input would outlive the output's write */
     }
+}
+
+/* Gives each of the rank's blocks, as the network makes it, to the host's ranks. */
+static void collnet_build_give(hk_builder *b, const grouping *g, hk_link_kind kind) {
+  const hk_home *p = &g->home;
+  if (p->i < g->parts) hk_build_lane(b);
+  for (int local = p->i; p->i < g->parts && local < g->locals; local += g->parts)
+    for (int m = 0; m < g->turns; m++) {
+      hk_operand to[HK_HOST_FAN + 1];
+      unsigned n = 0, block = collnet_block(g, p->i, local, m);
+      hk_operand from = collnet_operand(b, p, kind, block);
+      to[n++] = hk_out(block, 0);
+      hk_build_channel(b, COLLECT);
+      hk_home_send_all(b, p, block, 0, to, &n);
+      hk_build_move(b, g->split ? HK_INSTR_FINAL : 0, to, n, &from, 1);
+    }
+}
+
+/* Allgather: the inputs of the host's ranks go to the network. */
+static void collnet_build_gather(hk_builder *b, const grouping *g) {
+  const hk_home *p = &g->home;
   hk_build_lane(b);
-  for (int local = p->i; p->i < parts && local < p->per; local += parts) {
+  for (int local = p->i; p->i < g->parts && local < p->per; local += g->parts) {
     int block = hk_home_local(p, local);
-    hk_operand from = collnet_round_operand(b, p, HK_LINK_SCATTER_RECV, block);
+    hk_build_channel(b, DEAL);
+    hk_operand from = local == p->i ? hk_in(0, 0) : hk_recv_from(b, block, (unsigned)block, 0);
+    hk_operand to = collnet_operand(b, p, HK_LINK_GATHER_SEND, (unsigned)block);
+    hk_build_move(b, HK_INSTR_COPY, &to, 1, &from, 1);
+  }
+  hk_build_channel(b, DEAL);
+  if (p->i >= g->parts)
+    hk_build_copy(b, hk_send_to(b, hk_home_local(p, p->i % g->parts), (unsigned)p->w->rank, 0), hk_in(0, 0));
+}
+
+/* Reduce-scatter: the sums of the host's blocks come from the network. */
+static void collnet_build_scatter(hk_builder *b, const grouping *g) {
+  const hk_home *p = &g->home;
+  hk_build_lane(b);
+  for (int local = p->i; p->i < g->parts && local < p->per; local += g->parts) {
+    int block = hk_home_local(p, local);
+    hk_operand from = collnet_operand(b, p, HK_LINK_SCATTER_RECV, (unsigned)block);
     hk_build_channel(b, COLLECT);
     hk_operand to = local == p->i ? hk_out(0, 0) : hk_send_to(b, block, (unsigned)block, 0);
     hk_build_move(b, HK_INSTR_FINAL, &to, 1, &from, 1);
   }
   hk_build_channel(b, COLLECT);
-  if (p->i >= parts)
-    hk_build_copy(b, hk_out(0, 0), hk_recv_from(b, hk_home_local(p, p->i % parts), (unsigned)p->w->rank, 0));
+  if (p->i >= g->parts)
+    hk_build_copy(b, hk_out(0, 0), hk_recv_from(b, hk_home_local(p, p->i % g->parts), (unsigned)p->w->rank, 0));
 }
 
 static void collnet_build(hk_builder *b, const hk_build *w) {
-  hk_home p = hk_home_of(w);
-  if (w->coll != HK_ALLREDUCE) {
-    const grouping g = collnet_grouping_of(p);
-    (w->coll == HK_ALLGATHER ? collnet_build_allgather : collnet_build_reduce_scatter)(b, &g);
-    return;
+  const grouping g = collnet_grouping_of(w);
+  if (g.split) {
+    hk_build_span(b, COLLECT + 1);
+    hk_build_split(b, (unsigned)g.parts);
   }
-  int parts = collnet_groups(hk_home_least(&p));
-  hk_build_span(b, COLLECT + 1);
-  hk_build_split(b, (unsigned)parts);
-  collnet_build_exchange(b, &p, parts, true);
-  if (p.i < parts) {
-    collnet_build_add(b, &p);
-    collnet_build_give(b, &p);
+  if (w->coll == HK_ALLGATHER) {
+    collnet_build_gather(b, &g);
+  } else {
+    collnet_build_blocks(b, &g, true);
+    collnet_build_add(b, &g, g.split ? HK_LINK_SUM_SEND : HK_LINK_SCATTER_SEND);
   }
-  collnet_build_exchange(b, &p, parts, false);
+  if (w->coll == HK_REDUCE_SCATTER) {
+    collnet_build_scatter(b, &g);
+  } else {
+    collnet_build_give(b, &g, g.split ? HK_LINK_SUM_RECV : HK_LINK_GATHER_RECV);
+    collnet_build_blocks(b, &g, false);
+  }
 }
 
 static const char *collnet_cannot(const hk_team *team, hk_coll coll) {

@@ -47,17 +47,17 @@ static int hier_falling(int from, int count, int hosts, run out[2]) {
   return n;
 }
 
-/* To each rank that has a part: blocks of it. */
-static void hier_deal_blocks(hk_builder *b, const hk_home *p, int parts, int lane, int from, int count) {
+/* Deals blocks to each rank that has a part, or collects them from there. */
+static void hier_exchange(hk_builder *b, const hk_home *p, bool deal, int parts, int lane, int from, int count) {
   run r[2];
   int n = hier_falling(from, count, p->hosts, r);
   for (int k = 0; k < n; k++) {
     hk_build_repeat(b, (unsigned)r[k].count);
     for (int twin = 0; twin < hier_ways(p); twin++)
       for (int j = 1 + lane; j <= p->per; j += hier_ways(p)) {
-        int to = hk_shift(p->i, j, p->per);
-        if (to >= parts || to == p->i) continue;
-        hk_home_deal(b, p, to, hier_block(p, to, r[k].first) + (unsigned)twin, -hier_ways(p));
+        const int i = hk_home_turn(p, deal, j);
+        if (i >= parts || i == p->i) continue;
+        hk_home_exchange(b, p, deal, i, hier_block(p, i, r[k].first) + (unsigned)twin, -hier_ways(p));
       }
     hk_build_end_repeat(b);
   }
@@ -67,10 +67,10 @@ static void hier_deal_blocks(hk_builder *b, const hk_home *p, int parts, int lan
 static void hier_build_deal(hk_builder *b, const hk_home *p, int parts, int lane) {
   hk_build_lane(b);
   hk_build_channel(b, DEAL);
-  hier_deal_blocks(b, p, parts, lane, p->h, p->in_switch ? p->hosts - 1 : p->hosts);
+  hier_exchange(b, p, true, parts, lane, p->h, p->in_switch ? p->hosts - 1 : p->hosts);
   if (!p->in_switch) return;
   hk_build_channel(b, LAST);
-  hier_deal_blocks(b, p, parts, lane, p->h + 1, 1);
+  hier_exchange(b, p, true, parts, lane, p->h + 1, 1);
 }
 
 /* One step of the ring on a block: what it receives and sends, and on which channels; channels below 0: it does not. It
@@ -144,22 +144,11 @@ static void hier_build_switched_ring(hk_builder *b, const hk_home *p) {
   hier_step(b, p, h + 2, 0, (hop){GATHER, -1, -1, LAST});
 }
 
-/* From each rank that has a part: its blocks, in the order in which the ring finishes them. */
+/* In the order in which the ring finishes them. */
 static void hier_build_collect(hk_builder *b, const hk_home *p, int parts, int lane) {
-  run r[2];
   hk_build_lane(b);
   hk_build_channel(b, p->in_switch ? LAST : COLLECT);
-  int n = hier_falling(p->h + 1, p->hosts, p->hosts, r);
-  for (int k = 0; k < n; k++) {
-    hk_build_repeat(b, (unsigned)r[k].count);
-    for (int twin = 0; twin < hier_ways(p); twin++)
-      for (int j = 1 + lane; j <= p->per; j += hier_ways(p)) {
-        int from = hk_shift(p->i, -j, p->per);
-        if (from >= parts || from == p->i) continue;
-        hk_home_collect(b, p, from, hier_block(p, from, r[k].first) + (unsigned)twin, -hier_ways(p));
-      }
-    hk_build_end_repeat(b);
-  }
+  hier_exchange(b, p, false, parts, lane, p->h + 1, p->hosts);
 }
 
 void hk_build_hier(hk_builder *b, const hk_build *w, bool in_switch) {

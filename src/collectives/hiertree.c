@@ -18,23 +18,12 @@ enum { TREES = 2, DEAL = 0, UP = 2, DOWN = 4, COLLECT = 6 };
 /* In a switch, what is dealt and what is collected are links of different kinds. */
 static unsigned hiertree_collect(const hk_home *p, unsigned tree) { return (p->in_switch ? DEAL : COLLECT) + tree; }
 
-static void hiertree_build_deal(hk_builder *b, const hk_home *p, int parts, unsigned tree) {
+static void hiertree_exchange(hk_builder *b, const hk_home *p, bool deal, int parts, unsigned tree) {
   hk_build_lane(b);
-  hk_build_channel(b, DEAL + tree);
+  hk_build_channel(b, deal ? DEAL + tree : hiertree_collect(p, tree));
   for (int j = 1; j < p->per; j++) {
-    int to = hk_shift(p->i, j, p->per);
-    unsigned block = (unsigned)(TREES * to) + tree;
-    if (to < parts) hk_home_deal(b, p, to, block, 0);
-  }
-}
-
-static void hiertree_build_collect(hk_builder *b, const hk_home *p, int parts, unsigned tree) {
-  hk_build_lane(b);
-  hk_build_channel(b, hiertree_collect(p, tree));
-  for (int j = 1; j < p->per; j++) {
-    int from = hk_shift(p->i, -j, p->per);
-    unsigned block = (unsigned)(TREES * from) + tree;
-    if (from < parts) hk_home_collect(b, p, from, block, 0);
+    const int i = hk_home_turn(p, deal, j);
+    if (i < parts) hk_home_exchange(b, p, deal, i, (unsigned)(TREES * i) + tree, 0);
   }
 }
 
@@ -85,7 +74,7 @@ void hk_build_hiertree(hk_builder *b, const hk_build *w, bool in_switch) {
   hk_build_span(b, in_switch ? 0 : COLLECT + TREES);
   hk_build_split(b, (unsigned)(TREES * parts));
   for (unsigned tree = 0; tree < TREES; tree++) {
-    hiertree_build_deal(b, &p, parts, tree);
+    hiertree_exchange(b, &p, true, parts, tree);
     if (p.i < parts && p.h == 0) {
       hiertree_build_root(b, &p, tree);
     } else if (p.i < parts) {
@@ -93,7 +82,7 @@ void hk_build_hiertree(hk_builder *b, const hk_build *w, bool in_switch) {
       hiertree_build_up(b, &p, tree, &place);
       hiertree_build_down(b, &p, tree, &place);
     }
-    hiertree_build_collect(b, &p, parts, tree);
+    hiertree_exchange(b, &p, false, parts, tree);
   }
 }
 

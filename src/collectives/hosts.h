@@ -74,20 +74,19 @@ static inline void hk_home_give(hk_builder *b, const hk_home *p, unsigned channe
   hk_build_copy(b, hk_mcast(b, block, stride), hk_out(block, stride));
   hk_build_in_switch(b, false);
 }
-/* To the rank of this host with the local number, which adds the block up. */
-static inline void hk_home_deal(hk_builder *b, const hk_home *p, int to, unsigned block, int stride) {
+/* `deal`: the block to the rank of this host with the local number, which adds it up; else its result from there. */
+static inline void hk_home_exchange(hk_builder *b, const hk_home *p, bool deal, int local, unsigned block, int stride) {
+  const int rank = hk_home_local(p, local);
   hk_build_in_switch(b, p->in_switch);
-  hk_build_copy(b, hk_send_to(b, hk_home_local(p, to), block, stride), hk_in(block, stride));
+  if (deal)
+    hk_build_copy(b, hk_send_to(b, rank, block, stride), hk_in(block, stride));
+  else
+    hk_build_copy(b, hk_out(block, stride),
+                  p->in_switch ? hk_mcast_from(b, rank, block, stride) : hk_recv_from(b, rank, block, stride));
   hk_build_in_switch(b, false);
 }
-/* The block's result from that rank. */
-static inline void hk_home_collect(hk_builder *b, const hk_home *p, int from, unsigned block, int stride) {
-  const int rank = hk_home_local(p, from);
-  hk_build_in_switch(b, p->in_switch);
-  hk_build_copy(b, hk_out(block, stride),
-                p->in_switch ? hk_mcast_from(b, rank, block, stride) : hk_recv_from(b, rank, block, stride));
-  hk_build_in_switch(b, false);
-}
+/* The local number of the j-th rank with which a rank exchanges: all ranks together form a permutation. */
+static inline int hk_home_turn(const hk_home *p, bool deal, int j) { return hk_shift(p->i, deal ? j : -j, p->per); }
 
 /* Allreduce of hier.c and hiertree.c; nvls.c and nvlstree.c run them with a switch inside each host. */
 void hk_build_hier(hk_builder *b, const hk_build *w, bool in_switch);

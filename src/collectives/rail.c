@@ -54,12 +54,17 @@ static void rail_pass_along(hk_builder *b, const hk_home *p, int host, int strid
   rail_pass_on(b, p, host, stride, true, true);
 }
 
-static void rail_collect(hk_builder *b, const hk_home *p, int host, int stride) {
+static void rail_exchange(hk_builder *b, const hk_home *p, bool deal, int host, int stride) {
   for (int j = 1; j < p->per; j++) {
-    int from = hk_shift(p->i, -j, p->per);
-    unsigned block = rail_block_of(p, host, from);
-    hk_build_copy(b, hk_out(block, stride), hk_recv_from(b, hk_home_local(p, from), block, stride));
+    const int i = hk_home_turn(p, deal, j);
+    hk_home_exchange(b, p, deal, i, rail_block_of(p, host, i), stride);
   }
+}
+static void rail_collect(hk_builder *b, const hk_home *p, int host, int stride) {
+  rail_exchange(b, p, false, host, stride);
+}
+static void rail_deal(hk_builder *b, const hk_home *p, int host, int stride) {
+  rail_exchange(b, p, true, host, stride);
 }
 
 static void rail_build_allgather(hk_builder *b, const hk_home *p) {
@@ -74,14 +79,6 @@ static void rail_build_allgather(hk_builder *b, const hk_home *p) {
 }
 
 /* ---- reduce_scatter ---- */
-
-static void rail_deal(hk_builder *b, const hk_home *p, int host, int stride) {
-  for (int j = 1; j < p->per; j++) {
-    int to = hk_shift(p->i, j, p->per);
-    unsigned block = rail_block_of(p, host, to);
-    hk_build_copy(b, hk_send_to(b, hk_home_local(p, to), block, stride), hk_in(block, stride));
-  }
-}
 
 static void rail_add_up(hk_builder *b, const hk_home *p, int host, int stride, bool receive, bool last) {
   hk_operand from[HK_HOST_FAN + 2], to;
