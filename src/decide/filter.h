@@ -13,6 +13,15 @@ struct hk_rules;     /* rules.h: a tuning file */
 
 enum { HK_ALGORITHM_LIMIT = 32 }; /* algorithms: filters have a bit for each */
 
+/* NCCL's algorithms, by its numbers. */
+enum { HK_NCCL_ALGORITHMS = 7 };
+typedef struct hk_nccl_algorithm {
+  const char *selection, *name; /* as algSelection and NCCL_ALGO spell it */
+  const char *ours[2];          /* the names of those here that do the same; the second may be NULL */
+  bool simple;                  /* only with protocol Simple */
+} hk_nccl_algorithm;
+extern const hk_nccl_algorithm hk_nccl_algorithms[HK_NCCL_ALGORITHMS];
+
 /* The user's restrictions.  All zero: none. */
 typedef struct hk_filter {
   const struct hk_algorithm *const *algorithms; /* ended by NULL; NULL: hk_algorithms, the built-in ones */

@@ -87,19 +87,18 @@ void hk_tuner_free(hk_tuner *t) {
 
 /* ---- questions to the plugin ---- */
 
-/* The names of NCCL's algorithms in this library. */
-static const struct {
-  enum tuner_algorithm theirs;
-  const char *ours;
-} known[] = {{TUNER_TREE, "tree"},
-             {TUNER_RING, "ring"},
-             {TUNER_RING, "chain"},
-             {TUNER_NVLS, "nvls"},
-             {TUNER_NVLS_TREE, "nvlstree"},
-             {TUNER_PAT, "pat"},
-             {TUNER_COLLNET_DIRECT, "collnet"}};
-static const hk_protocol protocols[TUNER_PROTOCOLS] = {
-    [TUNER_LL] = HK_PROTO_LL, [TUNER_LL128] = HK_PROTO_LL128, [TUNER_SIMPLE] = HK_PROTO_SIMPLE};
+HK_ASSERT((int)TUNER_ALGORITHMS == (int)HK_NCCL_ALGORITHMS, "plugins have NCCL's numbers");
+static const int tuner_protocols[HK_PROTO_COUNT] = {
+    [HK_PROTO_LL] = TUNER_LL, [HK_PROTO_LL128] = TUNER_LL128, [HK_PROTO_SIMPLE] = TUNER_SIMPLE};
+
+/* NCCL's number of the algorithm; -1: it has none. */
+static int tuner_number_of(const hk_algorithm *a) {
+  for (int i = 0; i < 2 * TUNER_ALGORITHMS; i++) {
+    const char *name = hk_nccl_algorithms[i / 2].ours[i % 2];
+    if (name && !strcmp(name, a->name)) return i / 2;
+  }
+  return -1;
+}
 
 /* NCCL's number of the collective; -1: plugins have none. */
 static int tuner_function_of(hk_coll coll) {
@@ -122,13 +121,13 @@ typedef struct offer {
 static hk_status tuner_fill(offer *o, const hk_machine *m, const hk_filter *w, hk_coll coll, size_t bytes) {
   for (int a = 0; a < TUNER_ALGORITHMS; a++)
     for (int p = 0; p < TUNER_PROTOCOLS; p++) o->us[a][p] = -1;
-  for (size_t i = 0; i < HK_ARRAY_LENGTH(known); i++) {
-    const hk_algorithm *a = hk_algorithm_by_name(known[i].ours);
-    for (int p = 0; a && p < TUNER_PROTOCOLS; p++) {
-      hk_decision *d = &o->what[known[i].theirs][p];
+  for (int i = 0; i < 2 * TUNER_ALGORITHMS; i++) {
+    const char *name = hk_nccl_algorithms[i / 2].ours[i % 2];
+    for (int p = 0; name && p < HK_PROTO_COUNT; p++) {
+      hk_decision *d = &o->what[i / 2][tuner_protocols[p]];
       bool can;
-      HK_OR_RETURN(hk_select_one(m, w, coll, bytes, a, protocols[p], d, &can));
-      if (can) o->us[known[i].theirs][p] = (float)d->us;
+      HK_OR_RETURN(hk_select_one(m, w, coll, bytes, hk_algorithm_by_name(name), (hk_protocol)p, d, &can));
+      if (can) o->us[i / 2][tuner_protocols[p]] = (float)d->us;
     }
   }
   return HK_OK;
@@ -168,12 +167,9 @@ hk_status hk_tuner_ask(hk_tuner *t, const hk_machine *m, const hk_filter *w, hk_
   }
   const hk_decision *best = NULL;
   double us = d->us;
-  for (int a = 0; a < TUNER_ALGORITHMS; a++)
-    for (int p = 0; p < TUNER_PROTOCOLS; p++) {
-      if (before.us[a][p] < 0 || after.us[a][p] < 0) continue;
-      /* If the plugin raised the price of the model's own choice, that is no longer the cheapest. */
-      if (before.what[a][p].algorithm == d->algorithm && before.what[a][p].protocol == d->protocol) us = after.us[a][p];
-    }
+  const int own = tuner_number_of(d->algorithm), by = tuner_protocols[d->protocol];
+  /* If the plugin raised the price of the model's own choice, that is no longer the cheapest. */
+  if (own >= 0 && before.us[own][by] >= 0 && after.us[own][by] >= 0) us = after.us[own][by];
   for (int a = 0; a < TUNER_ALGORITHMS; a++)
     for (int p = 0; p < TUNER_PROTOCOLS; p++) {
       if (before.us[a][p] < 0 || after.us[a][p] < 0 || (double)after.us[a][p] >= us) continue;
@@ -190,14 +186,12 @@ hk_status hk_tuner_ask(hk_tuner *t, const hk_machine *m, const hk_filter *w, hk_
 
 size_t hk_tuner_chunk(const hk_tuner *t, hk_coll coll, size_t bytes, const hk_decision *d, int channels, size_t chunk) {
   enum { LEAST = 64 }; /* chunks begin on cache lines */
-  int function = tuner_function_of(coll), algorithm = -1, protocol = 0;
+  const int function = tuner_function_of(coll), algorithm = tuner_number_of(d->algorithm);
   size_t wanted = chunk;
   const tuner_v6 *v = t->symbol;
   if (t->version < 6 || !t->begun || !v->chunk || function < 0) return chunk;
-  for (size_t i = 0; i < HK_ARRAY_LENGTH(known); i++)
-    if (!strcmp(known[i].ours, d->algorithm->name)) algorithm = known[i].theirs;
-  while (protocols[protocol] != d->protocol) protocol++;
-  if (algorithm < 0 || v->chunk(t->context, function, bytes, algorithm, protocol, channels, &wanted) != ncclSuccess)
+  if (algorithm < 0 ||
+      v->chunk(t->context, function, bytes, algorithm, tuner_protocols[d->protocol], channels, &wanted) != ncclSuccess)
     return chunk;
   wanted = wanted / LEAST * LEAST;
   /* the model's chunk is the largest that fits into slots */
