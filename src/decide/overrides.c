@@ -6,7 +6,6 @@
 #include <unistd.h> /* access */
 #include "../base/hash.h"
 #include "../base/param.h"
-#include "folder.h"
 #include "outlines.h"
 #include "programs.h"
 #include "rules.h"

@@ -9,7 +9,7 @@
 #include "filter.h"
 
 struct hk_outlines;       /* outlines.h */
-struct hk_program_folder; /* folder.h */
+struct hk_program_folder; /* programs.h */
 struct hk_settings;       /* base/param.h */
 struct hk_user_programs;  /* programs.h */
 

@@ -8,7 +8,6 @@
 #include "../base/hash.h"
 #include "../base/log.h"
 #include "../program/program.h"
-#include "folder.h"
 
 /* What the proof does not say: that this library can run them. */
 static hk_status programs_check(const hk_program_set *m, const char *path) {

@@ -6,7 +6,15 @@
 #include "../formats/file.h"
 #include "filter.h"
 
-struct hk_program_folder; /* folder.h */
+/* The files *.json, *.txt and *.xml of a folder, in the order of their names. */
+typedef struct hk_program_folder {
+  const char *path;
+  char **names;
+  int n;
+} hk_program_folder;
+/* HK_ERR_ARGUMENT: the folder cannot be read. Free with hk_program_folder_free in any case. */
+hk_status hk_program_folder_list(hk_program_folder *out, const char *path);
+void hk_program_folder_free(hk_program_folder *f);
 
 typedef struct hk_user_programs {
   const hk_algorithm *all[HK_ALGORITHM_LIMIT + 1]; /* the built-in algorithms, then `own`; ended by NULL */
@@ -33,6 +41,6 @@ void hk_user_programs_drop(hk_user_programs *p, uint64_t hash);
 /* Reads the files, and proves their programs for links with `slots` slots. A file that cannot be used is left out; the
  * log says why. ways: as in hk_user_programs_add, one for each file; NULL: all are proved. `proved`: those of a rank
  * that has proved the files; 0 there: it could not use the file. */
-hk_status hk_user_programs_load(hk_user_programs **out, const struct hk_program_folder *f, unsigned slots,
-                                uint8_t *ways, bool proved);
+hk_status hk_user_programs_load(hk_user_programs **out, const hk_program_folder *f, unsigned slots, uint8_t *ways,
+                                bool proved);
 void hk_user_programs_free(hk_user_programs *p); /* NULL is fine */

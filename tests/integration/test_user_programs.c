@@ -3,7 +3,6 @@
 #include <hocket.h>
 #include "../../src/base/param.h"
 #include "../../src/core/comm.h"
-#include "../../src/decide/folder.h"
 #include "../../src/decide/programs.h"
 #include "../../src/formats/json_tree.h"
 #include "../../src/program/program.h"
