@@ -35,6 +35,8 @@ size_t hk_size_class_last(size_t bytes) {
   return ((size_t)1 << power) + ((part + 1) << (power - 3));
 }
 
+static const hk_filter select_no_filter;
+
 const hk_algorithm *const *hk_filter_algorithms(const hk_filter *w) {
   return w && w->algorithms ? w->algorithms : hk_algorithms;
 }
@@ -43,30 +45,51 @@ bool hk_select_invariant(const hk_algorithm *a, hk_coll coll) {
   return !hk_coll_reduces(coll) || (a->fixed_order >> hk_coll_plain(coll) & 1u);
 }
 
-/* The reason why the i-th algorithm cannot or may not run; NULL: it may. */
-static const char *select_excluded(const hk_machine *m, const hk_filter *w, hk_coll coll, int i) {
+/* True if its file is for other sizes, or for calls in another place. */
+static bool select_outside(const hk_algorithm *a, size_t bytes, hk_inplace inplace) {
+  const hk_loaded *l = a->loaded;
+  return l && (bytes < l->least || (l->most && bytes > l->most) || (inplace == HK_INPLACE_YES && !l->in_place) ||
+               (inplace == HK_INPLACE_NO && !l->out_of_place));
+}
+
+/* The reason why the i-th algorithm, which has the collective, cannot or may not run; NULL: it may. */
+static const char *select_excluded(const hk_machine *m, const hk_filter *w, hk_coll coll, size_t bytes, int i) {
   const hk_algorithm *a = hk_filter_algorithms(w)[i];
-  if (!(a->colls >> coll & 1u)) return "does not do this collective";
   const char *cannot = hk_algorithm_cannot(a, &m->team, coll);
   if (cannot) return cannot;
-  if (w && w->batch_invariant && !hk_select_invariant(a, coll))
+  if (w->batch_invariant && !hk_select_invariant(a, coll))
     return "is not batch-invariant (HOCKET_BATCH_INVARIANT): it adds in another order than that of ranks";
-  return w && (w->barred[coll] >> i & 1u) ? "is excluded by NCCL_ALGO" : NULL;
+  if (w->barred[coll] >> i & 1u) return "is excluded by NCCL_ALGO";
+  return w->any_size || !select_outside(a, bytes, w->inplace)
+             ? NULL
+             : "is for other sizes, by its file: NCCL_ALGO or a tuning file can force it";
 }
 
-static bool select_protocol_barred(const hk_filter *w, hk_coll coll, hk_protocol p) {
-  return w && (w->barred_protocols[coll] >> p & 1u);
-}
-static bool select_speaks(const hk_machine *m, const hk_algorithm *a, hk_protocol p) {
-  return (m->protocols >> p & 1u) && (!a->protocols || a->protocols >> p & 1u);
-}
+#define WORDS(name, needs)                                                                                             \
+  {                                                                                                                    \
+    name " " needs, name " is excluded by NCCL_PROTO",                                                                 \
+        name " is slower, as the work of one host's ranks shows, so it is not priced"                                  \
+  }
+static const struct {
+  const char *needs, *barred, *slower;
+} select_words[HK_PROTO_COUNT] = {
+    [HK_PROTO_SIMPLE] = WORDS("Simple", "is not spoken here"),
+    [HK_PROTO_LL] = WORDS("LL", "is for GPUs: on the host a slot's number travels with its payload already"),
+    [HK_PROTO_LL128] = WORDS("LL128", "needs links that keep stores of 128 bytes whole (NVLink)")};
 
-/* True if the i-th algorithm, which may run, may use the protocol. */
-static bool select_may_use(const hk_machine *m, const hk_filter *w, hk_coll coll, int i, hk_protocol p) {
+/* The same for a protocol that its links may use. */
+static const char *select_protocol_excluded(const hk_machine *m, const hk_filter *w, hk_coll coll, int i, int p) {
   uint32_t any = 0;
-  for (int k = 0; w && k < HK_PROTO_COUNT; k++) any |= w->only[k];
-  return select_speaks(m, hk_filter_algorithms(w)[i], p) && !select_protocol_barred(w, coll, p) &&
-         (!any || w->only[p] >> i & 1u);
+  for (int k = 0; k < HK_PROTO_COUNT; k++) any |= w->only[k];
+  if (!(m->protocols >> p & 1u)) return select_words[p].needs;
+  if (w->barred_protocols[coll] >> p & 1u) return select_words[p].barred;
+  return any && !(w->only[p] >> i & 1u) ? "is not what the call selects" : NULL;
+}
+
+/* False if the algorithm's links do not use the protocol, or if the machine has one alone. */
+static bool select_speaks(const hk_machine *m, const hk_algorithm *a, int p) {
+  if (!(m->protocols >> p & 1u)) return p == HK_PROTO_SIMPLE || m->cores_per_host <= 0;
+  return !a->protocols || a->protocols >> p & 1u;
 }
 
 /* Twice as many channels take twice as many cores from the application: the minimum relative gain for that. */
@@ -75,10 +98,10 @@ static bool select_may_use(const hk_machine *m, const hk_filter *w, hk_coll coll
 
 /* The range of channels to try: the filter, limited by the machine. */
 static void select_channel_range(const hk_machine *m, const hk_filter *w, int *first, int *last) {
-  *first = w && w->min_channels > 0 ? w->min_channels : 1;
+  *first = w->min_channels > 0 ? w->min_channels : 1;
   *last = m->max_channels > 0 ? m->max_channels : 1;
   if (*last < *first) *last = *first; /* the user wants more channels than the model considers useful */
-  if (w && w->max_channels > 0 && *last > w->max_channels) *last = w->max_channels;
+  if (w->max_channels > 0 && *last > w->max_channels) *last = w->max_channels;
   if (*first > *last) *first = *last;
 }
 
@@ -92,7 +115,7 @@ static int select_whole_rings(const hk_machine *m, int channels, int least) {
 static hk_status select_price(const hk_machine *m, const hk_filter *w, hk_coll coll, size_t bytes,
                               const hk_algorithm *a, hk_protocol p, hk_decision *out) {
   int first, last;
-  const double worth = w && w->efficient ? WORTH_EFFICIENT : WORTH;
+  const double worth = w->efficient ? WORTH_EFFICIENT : WORTH;
   select_channel_range(m, w, &first, &last);
   *out = (hk_decision){.algorithm = a, .protocol = p, .channels = first};
   if (m->team.nranks < 2) return HK_OK;
@@ -110,20 +133,12 @@ static hk_status select_price(const hk_machine *m, const hk_filter *w, hk_coll c
   return HK_OK;
 }
 
-/* True if its file is for other sizes, or for calls in another place. */
-static bool select_outside(const hk_algorithm *a, size_t bytes, hk_inplace inplace) {
-  const hk_loaded *l = a->loaded;
-  return l && (bytes < l->least || (l->most && bytes > l->most) || (inplace == HK_INPLACE_YES && !l->in_place) ||
-               (inplace == HK_INPLACE_NO && !l->out_of_place));
-}
-
-/* An algorithm and protocol that may be chosen. */
+/* An algorithm and protocol that may be chosen, or the reason why not. */
 typedef struct candidate {
-  int place; /* of candidates with equal prices the first is chosen */
-  const hk_algorithm *algorithm;
-  hk_protocol protocol;
-  double least;  /* its price is not lower */
-  uint64_t work; /* hk_algorithm_least */
+  hk_alternative row; /* without a price */
+  int place;          /* of candidates with equal prices the first is chosen */
+  double least;       /* its price is not lower; INFINITY: it may not be chosen */
+  uint64_t work;      /* hk_algorithm_least */
 } candidate;
 
 typedef struct candidates {
@@ -133,14 +148,32 @@ typedef struct candidates {
 
 /* Adds one, in the order of the lowest prices that are possible. */
 static hk_status select_add(candidates *c, const hk_machine *m, const hk_filter *w, hk_coll coll, size_t bytes,
-                            const hk_algorithm *a, hk_protocol p) {
-  candidate x = {.place = c->n, .algorithm = a, .protocol = p};
-  int first, last, at = c->n++;
+                            candidate x) {
+  int first, last, at = c->n;
   select_channel_range(m, w, &first, &last);
-  const hk_machine as = hk_machine_as(m, p, last);
-  HK_OR_RETURN(hk_algorithm_least(&as, a, coll, bytes, &x.least, &x.work));
+  const hk_machine as = hk_machine_as(m, x.row.what.protocol, last);
+  x.place = c->n++;
+  x.least = INFINITY;
+  if (!x.row.why) HK_OR_RETURN(hk_algorithm_least(&as, x.row.what.algorithm, coll, bytes, &x.least, &x.work));
   for (; at > 0 && c->at[at - 1].least > x.least; at--) c->at[at] = c->at[at - 1];
   c->at[at] = x;
+  return HK_OK;
+}
+
+/* Lists all algorithms of the collective: once, if one may not run, else by each protocol. */
+static hk_status select_list(candidates *c, const hk_machine *m, const hk_filter *w, hk_coll coll, size_t bytes) {
+  const hk_algorithm *const *all = hk_filter_algorithms(w);
+  c->n = 0;
+  for (int i = 0; all[i]; i++) {
+    if (!(all[i]->colls >> coll & 1u)) continue;
+    const char *why = select_excluded(m, w, coll, bytes, i);
+    for (int p = 0; p < (why ? 1 : HK_PROTO_COUNT); p++) {
+      if (!why && !select_speaks(m, all[i], p)) continue;
+      const candidate x = {.row = {.what = {.algorithm = all[i], .protocol = (hk_protocol)p, .channels = 1},
+                                   .why = why ? why : select_protocol_excluded(m, w, coll, i, p)}};
+      HK_OR_RETURN(select_add(c, m, w, coll, bytes, x));
+    }
+  }
   return HK_OK;
 }
 
@@ -151,20 +184,13 @@ static bool select_loses(const candidate *x, double us) { return x->least > us *
 static hk_status select_cheapest(const hk_machine *m, const hk_filter *w, hk_coll coll, size_t bytes, hk_decision *best,
                                  bool *found) {
   const size_t last = hk_size_class_last(bytes);
-  candidates c = {.n = 0};
+  candidates c;
   int place = 0;
   *found = false;
-  const hk_algorithm *const *all = hk_filter_algorithms(w);
-  for (int i = 0; all[i]; i++) {
-    if (select_excluded(m, w, coll, i)) continue;
-    if (!(w && w->any_size) && select_outside(all[i], last, w ? w->inplace : HK_INPLACE_ANY)) continue;
-    for (int p = 0; p < HK_PROTO_COUNT; p++)
-      if (select_may_use(m, w, coll, i, (hk_protocol)p))
-        HK_OR_RETURN(select_add(&c, m, w, coll, last, all[i], (hk_protocol)p));
-  }
-  for (const candidate *x = c.at; x < c.at + c.n && !(*found && select_loses(x, best->us)); x++) {
+  HK_OR_RETURN(select_list(&c, m, w, coll, last));
+  for (const candidate *x = c.at; x < c.at + c.n && !x->row.why && !(*found && select_loses(x, best->us)); x++) {
     hk_decision d;
-    HK_OR_RETURN(select_price(m, w, coll, last, x->algorithm, x->protocol, &d));
+    HK_OR_RETURN(select_price(m, w, coll, last, x->row.what.algorithm, x->row.what.protocol, &d));
     if (d.us == INFINITY || (*found && (d.us > best->us || (d.us >= best->us && x->place > place)))) continue;
     *best = d;
     place = x->place;
@@ -189,6 +215,10 @@ static hk_status select_by_rule(const hk_machine *m, const hk_filter *filter, hk
     if (r->channels) w.min_channels = w.max_channels = r->channels;
     HK_OR_RETURN(select_cheapest(m, &w, coll, bytes, out, found));
   }
+  if (*found) {
+    out->ruled = true;
+    out->note = "as the tuning file says";
+  }
   return HK_OK;
 }
 
@@ -202,145 +232,104 @@ static bool select_other_ranks(const hk_machine *m, const hk_filter *w, hk_coll 
   return false;
 }
 
-/* Nothing that the filter allows can run: drops its parts one after another. */
-static hk_status select_from_all(const hk_machine *m, hk_filter rest, hk_coll coll, size_t bytes, hk_decision *out) {
-  bool found;
-  memset(rest.only, 0, sizeof rest.only);
-  HK_OR_RETURN(select_cheapest(m, &rest, coll, bytes, out, &found));
-  if (found) {
-    out->note = "what the call selects cannot be used here: choosing from all";
-    return HK_OK;
+/* The cheapest of what a part of the filter allows; `note`: which part is ignored. */
+static hk_status select_from_part(const hk_machine *m, const hk_filter *part, hk_coll coll, size_t bytes,
+                                  const char *note, hk_decision *out, bool *found) {
+  HK_OR_RETURN(select_cheapest(m, part, coll, bytes, out, found));
+  if (*found) {
+    out->unmet = true;
+    out->note = note;
   }
-  memset(rest.barred_protocols, 0, sizeof rest.barred_protocols);
-  HK_OR_RETURN(select_cheapest(m, &rest, coll, bytes, out, &found));
-  if (found) {
-    out->note = "none of the allowed protocols is there: choosing from all";
-    return HK_OK;
-  }
-  const bool invariant = rest.batch_invariant;
-  rest.batch_invariant = false;
-  HK_OR_RETURN(select_cheapest(m, &rest, coll, bytes, out, &found));
-  const bool excluded = invariant && found, other_ranks = select_other_ranks(m, &rest, coll);
-  rest.batch_invariant = invariant;
-  memset(rest.barred, 0, sizeof rest.barred);
-  HK_OR_RETURN(select_cheapest(m, &rest, coll, bytes, out, &found));
+  return HK_OK;
+}
+
+/* None of the algorithms that the filter allows can run. */
+static hk_status select_from_all(const hk_machine *m, hk_filter w, hk_coll coll, size_t bytes, hk_decision *out) {
+  hk_filter varying = w;
+  bool found, overruled = false;
+  varying.batch_invariant = false;
+  if (w.batch_invariant) HK_OR_RETURN(select_cheapest(m, &varying, coll, bytes, out, &overruled));
+  const char *note =
+      overruled
+          ? "none of the allowed algorithms is batch-invariant (HOCKET_BATCH_INVARIANT): choosing from those that are"
+      : select_other_ranks(m, &w, coll)
+          ? "the program that is allowed is for another number of ranks: choosing from all (hocket program show FILE)"
+          : "none of the allowed algorithms can do this collective here: choosing from all";
+  memset(w.barred, 0, sizeof w.barred);
+  HK_OR_RETURN(select_from_part(m, &w, coll, bytes, note, out, &found));
   if (!found)
     return HK_FAIL(HK_ERR_INTERNAL, "no algorithm can do %s%s of %d ranks on %d hosts",
                    m->quantised ? "quantised " : "", hk_coll_name(coll), m->team.nranks, m->team.nhosts);
-  out->overruled = excluded;
-  out->note =
-      excluded
-          ? "none of the allowed algorithms is batch-invariant (HOCKET_BATCH_INVARIANT): choosing from those that are"
-      : other_ranks
-          ? "the program that is allowed is for another number of ranks: choosing from all (hocket program show FILE)"
-          : "none of the allowed algorithms can do this collective here: choosing from all";
+  out->overruled = overruled;
   return HK_OK;
 }
 
 hk_status hk_select(const hk_machine *m, const hk_filter *filter, hk_coll coll, size_t bytes, hk_decision *out) {
-  static const hk_filter none;
-  const hk_filter *w = filter ? filter : &none;
+  hk_filter w = filter ? *filter : select_no_filter;
   bool found;
-  HK_OR_RETURN(select_by_rule(m, w, coll, bytes, out, &found));
-  if (found) {
-    out->ruled = true;
-    out->note = "as the tuning file says";
-    return HK_OK;
-  }
-  HK_OR_RETURN(select_cheapest(m, w, coll, bytes, out, &found));
+  HK_OR_RETURN(select_by_rule(m, &w, coll, bytes, out, &found));
+  if (!found) HK_OR_RETURN(select_cheapest(m, &w, coll, bytes, out, &found));
   if (found) return HK_OK;
-  hk_filter rest = *w;
-  rest.any_size = true;
-  HK_OR_RETURN(select_cheapest(m, &rest, coll, bytes, out, &found));
-  return found ? HK_OK : select_from_all(m, *w, coll, bytes, out);
+  /* Nothing that the filter allows can run: its parts are dropped one after another. */
+  w.any_size = true;
+  HK_OR_RETURN(select_cheapest(m, &w, coll, bytes, out, &found));
+  if (found) return HK_OK;
+  w.any_size = false;
+  memset(w.only, 0, sizeof w.only);
+  HK_OR_RETURN(select_from_part(m, &w, coll, bytes, "what the call selects cannot be used here: choosing from all", out,
+                                &found));
+  if (found) return HK_OK;
+  memset(w.barred_protocols, 0, sizeof w.barred_protocols);
+  HK_OR_RETURN(
+      select_from_part(m, &w, coll, bytes, "none of the allowed protocols is there: choosing from all", out, &found));
+  return found ? HK_OK : select_from_all(m, w, coll, bytes, out);
 }
 
 hk_status hk_select_one(const hk_machine *m, const hk_filter *filter, hk_coll coll, size_t bytes, const hk_algorithm *a,
                         hk_protocol p, hk_decision *out, bool *can) {
-  const hk_algorithm *const *all = hk_filter_algorithms(filter);
+  hk_filter w = filter ? *filter : select_no_filter;
+  const hk_algorithm *const *all = hk_filter_algorithms(&w);
   int i = 0;
-  *can = false;
+  w.any_size = true;
   while (all[i] && all[i] != a) i++;
-  if (!all[i] || select_excluded(m, filter, coll, i) || !select_may_use(m, filter, coll, i, p)) return HK_OK;
-  HK_OR_RETURN(select_price(m, filter, coll, bytes, a, p, out));
-  *can = out->us != INFINITY;
+  *can = all[i] && a->colls >> coll & 1u && !select_excluded(m, &w, coll, bytes, i) && select_speaks(m, a, (int)p) &&
+         !select_protocol_excluded(m, &w, coll, i, (int)p);
+  if (*can) HK_OR_RETURN(select_price(m, &w, coll, bytes, a, p, out));
+  *can = *can && out->us != INFINITY;
   return HK_OK;
 }
 
-/* ---- the table ---- */
-
-static void select_insert(hk_alternative *rows, int *n, const hk_alternative *row) {
-  int at = (*n)++;
-  while (at > 0 && !row->why[0] && (rows[at - 1].why[0] || rows[at - 1].what.us > row->what.us)) {
-    rows[at] = rows[at - 1];
-    at--;
+/* Prices a candidate if it can win or is quick to price, else says why it has no price. */
+static hk_status select_price_row(const hk_machine *m, const hk_filter *w, hk_coll coll, size_t bytes,
+                                  const candidate *x, double best, hk_alternative *row) {
+  if (select_loses(x, best) && x->work > QUICK_WORK) {
+    row->why = select_words[x->row.what.protocol].slower;
+    return HK_OK;
   }
-  rows[at] = *row;
-}
-
-static const char *const protocol_needs[HK_PROTO_COUNT] = {
-    [HK_PROTO_SIMPLE] = "is not spoken here",
-    [HK_PROTO_LL] = "is for GPUs: on the host a slot's number travels with its payload already",
-    [HK_PROTO_LL128] = "needs links that keep stores of 128 bytes whole (NVLink)"};
-
-/* Prices the candidates that can win, and those that are quick to price. */
-static hk_status select_price_all(const hk_machine *m, const hk_filter *w, hk_coll coll, size_t bytes,
-                                  const candidates *c, hk_alternative *out, int *n) {
-  double best = INFINITY;
-  for (const candidate *x = c->at; x < c->at + c->n; x++) {
-    hk_alternative row = {.what = {.algorithm = x->algorithm, .protocol = x->protocol, .channels = 1}};
-    if (select_loses(x, best) && x->work > QUICK_WORK) {
-      snprintf(row.why, sizeof row.why, "%s is slower, as the work of one host's ranks shows, so it is not priced",
-               hk_protocols[x->protocol].name);
-    } else {
-      HK_OR_RETURN(select_price(m, w, coll, bytes, x->algorithm, x->protocol, &row.what));
-      if (row.what.us < best) best = row.what.us;
-    }
-    if (row.what.us == INFINITY) {
-      row.what.us = 0;
-      if (m->quantised)
-        snprintf(row.why, sizeof row.why, "would quantise sums that are not whole, or give ranks different bits");
-      else
-        snprintf(row.why, sizeof row.why, "has programs that are too large for %d ranks", m->team.nranks);
-    }
-    select_insert(out, n, &row);
-  }
+  HK_OR_RETURN(select_price(m, w, coll, bytes, x->row.what.algorithm, x->row.what.protocol, &row->what));
+  if (row->what.us < INFINITY) return HK_OK;
+  row->what.us = 0;
+  row->why = m->quantised ? "would quantise sums that are not whole, or give ranks different bits"
+                          : "has programs that are too large for so many ranks";
   return HK_OK;
 }
 
 hk_status hk_select_all(const hk_machine *m, const hk_filter *filter, hk_coll coll, size_t bytes,
                         hk_alternative out[HK_ALTERNATIVES], int *n) {
-  const hk_algorithm *const *all = hk_filter_algorithms(filter);
-  candidates c = {.n = 0};
+  const hk_filter *w = filter ? filter : &select_no_filter;
+  candidates c;
+  double best = INFINITY;
   *n = 0;
-  for (int i = 0; all[i]; i++) {
-    const hk_algorithm *a = all[i];
-    hk_alternative row = {.what.algorithm = a, .what.channels = 1};
-    const char *why = select_excluded(m, filter, coll, i);
-    if (!(a->colls >> coll & 1u)) continue;
-    if (!why && select_outside(a, bytes, HK_INPLACE_ANY))
-      why = "is for other sizes, by its file: NCCL_ALGO or a tuning file can force it";
-    snprintf(row.why, sizeof row.why, "%s", why ? why : "");
-    if (row.why[0]) {
-      select_insert(out, n, &row);
-      continue;
-    }
-    for (int p = 0; p < HK_PROTO_COUNT; p++) {
-      bool spoken = m->protocols >> p & 1u;
-      /* hosts have one protocol, so this row says nothing new */
-      if (!spoken && p != HK_PROTO_SIMPLE && m->cores_per_host > 0) continue;
-      if (spoken && !select_speaks(m, a, (hk_protocol)p)) continue;
-      row = (hk_alternative){.what = {.algorithm = a, .protocol = (hk_protocol)p, .channels = 1}};
-      if (!spoken)
-        snprintf(row.why, sizeof row.why, "%s %s", hk_protocols[p].name, protocol_needs[p]);
-      else if (select_protocol_barred(filter, coll, (hk_protocol)p))
-        snprintf(row.why, sizeof row.why, "%s is excluded by NCCL_PROTO", hk_protocols[p].name);
-      else
-        HK_OR_RETURN(select_add(&c, m, filter, coll, bytes, a, (hk_protocol)p));
-      if (row.why[0]) select_insert(out, n, &row);
-    }
+  HK_OR_RETURN(select_list(&c, m, w, coll, bytes));
+  for (const candidate *x = c.at; x < c.at + c.n; x++) {
+    hk_alternative row = x->row;
+    if (!row.why) HK_OR_RETURN(select_price_row(m, w, coll, bytes, x, best, &row));
+    if (!row.why && row.what.us < best) best = row.what.us;
+    int at = (*n)++;
+    for (; at > 0 && !row.why && (out[at - 1].why || out[at - 1].what.us > row.what.us); at--) out[at] = out[at - 1];
+    out[at] = row;
   }
-  return select_price_all(m, filter, coll, bytes, &c, out, n);
+  return HK_OK;
 }
 
 const char *hk_decision_algorithm(const hk_decision *d) { return d->algorithm->name; }

@@ -23,6 +23,7 @@ typedef struct hk_decision {
   const char *executor_why; /* a sentence, without its full stop */
   double us;                /* the model's price */
   bool ruled;               /* a tuning file decided */
+  bool unmet;               /* nothing that the filter allows can run, so a part of it is ignored */
   bool overruled;           /* no choice that the user allows is batch-invariant, so the others were dropped: warn */
   const char *note;         /* NULL, or a static text why it is not the cheapest ("as the tuning file says") */
 } hk_decision;
@@ -52,7 +53,7 @@ hk_status hk_select_one(const struct hk_machine *m, const hk_filter *filter, hk_
 
 typedef struct hk_alternative {
   hk_decision what; /* with the best number of channels for this algorithm and protocol */
-  char why[112];    /* empty: it can run; otherwise the reason as text, and `us` is 0 */
+  const char *why;  /* NULL: it can run; otherwise the reason, and `us` is 0 */
 } hk_alternative;
 /* Fills `out` with all *n alternatives, the cheapest first, and excluded ones last (one row for each algorithm, or for
  * each barred protocol of an algorithm that can run). */

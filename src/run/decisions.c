@@ -70,14 +70,8 @@ hk_status hk_selection_check(ncclComm_t c, const hk_call *op, const char *who) {
   hk_machine m = decisions_machine_for(c, op);
   hk_filter filter = decisions_filter(c, op);
   hk_decision d;
-  const struct hk_algorithm *const *all = hk_filter_algorithms(&filter);
-  for (int i = 0; all[i]; i++)
-    for (int p = 0; p < HK_PROTO_COUNT; p++) {
-      bool can;
-      HK_OR_RETURN(
-          hk_select_one(&m, &filter, (hk_coll)op->coll, decisions_bytes(c, op), all[i], (hk_protocol)p, &d, &can));
-      if (can) return HK_OK;
-    }
+  HK_OR_RETURN(hk_select(&m, &filter, (hk_coll)op->coll, decisions_bytes(c, op), &d));
+  if (!d.unmet) return HK_OK;
   return HK_FAIL(
       HK_ERR_ARGUMENT,
       "%s: none of the algorithms and protocols that algSelection names can run %s here: `hocket plan` shows "

@@ -48,7 +48,7 @@ static void plan_json_put_report(const hk_plan_report *r, const struct hk_simula
   hk_json_begin(w, "alternatives", '[');
   for (int i = 0; i < r->n; i++) {
     hk_json_open(w, '{');
-    if (r->rows[i].why[0]) {
+    if (r->rows[i].why) {
       hk_json_put_text(w, "algorithm", hk_decision_algorithm(&r->rows[i].what));
       hk_json_put_text(w, "excluded", r->rows[i].why);
     } else {

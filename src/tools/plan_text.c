@@ -24,14 +24,18 @@ static void plan_text_heading(const char *text) {
 /* The first row of its algorithm: the table has the cheapest first. */
 static bool plan_text_best_of_its_kind(const hk_plan_report *r, int at) {
   for (int i = 0; i < at; i++)
-    if (!r->rows[i].why[0] && r->rows[i].what.algorithm == r->rows[at].what.algorithm) return false;
+    if (!r->rows[i].why && r->rows[i].what.algorithm == r->rows[at].what.algorithm) return false;
   return true;
+}
+
+static bool plan_text_alike(const hk_alternative *a, const hk_alternative *b) {
+  return a->why && b->why && !strcmp(a->why, b->why);
 }
 
 /* True if an earlier row has the same reason, for the same algorithm or for any. */
 static bool plan_text_said(const hk_plan_report *r, int at, bool any) {
   for (int k = 0; k < at; k++)
-    if (!strcmp(r->rows[k].why, r->rows[at].why) && (any || r->rows[k].what.algorithm == r->rows[at].what.algorithm))
+    if (plan_text_alike(&r->rows[k], &r->rows[at]) && (any || r->rows[k].what.algorithm == r->rows[at].what.algorithm))
       return true;
   return false;
 }
@@ -41,11 +45,11 @@ static void plan_text_print_excluded(const hk_plan_report *r) {
   plan_text_heading("Left out");
   for (int i = 0; i < r->n; i++) {
     const char *why = r->rows[i].why;
-    if (!why[0] || plan_text_said(r, i, true)) continue;
+    if (!why || plan_text_said(r, i, true)) continue;
     char text[700];
     int n = snprintf(text, sizeof text, "%s: ", why);
     for (int k = i; k < r->n && n < (int)sizeof text - 32; k++)
-      if (!strcmp(r->rows[k].why, why) && !plan_text_said(r, k, false))
+      if (plan_text_alike(&r->rows[k], &r->rows[i]) && !plan_text_said(r, k, false))
         n += snprintf(text + n, sizeof text - (size_t)n, "%s%s", k > i ? ", " : "", r->rows[k].what.algorithm->name);
     hk_tool_wrap(stdout, 2, text);
   }
@@ -58,9 +62,9 @@ static void plan_text_print_table(const hk_plan_report *r, bool all, const struc
   for (int i = 0; i < r->n; i++) {
     const hk_alternative *a = &r->rows[i];
     char time[32], latency[32], sim[32] = "";
-    excluded |= a->why[0] != 0;
+    excluded |= a->why != NULL;
     bool chosen = hk_plan_same(&a->what, &r->chosen);
-    if (a->why[0] || !(all || chosen || plan_text_best_of_its_kind(r, i))) continue;
+    if (a->why || !(all || chosen || plan_text_best_of_its_kind(r, i))) continue;
     double us = hk_plan_simulated(x, r, &a->what);
     if (x) us < 0 ? (void)strcpy(sim, "-") : (void)hk_tool_time(sim, us);
     hk_table_row(t, chosen ? HK_STYLE_GREEN : HK_STYLE_PLAIN, "%s\t%s\t%d\t%s\t%s\t%.3g\t%s%.2f\t%s",

@@ -30,7 +30,7 @@ static const char *plan_words_name_of(const hk_plan_report *r, const hk_decision
 /* The cheapest alternative of another algorithm. */
 static const hk_alternative *plan_words_runner_up(const hk_plan_report *r) {
   for (int i = 0; i < r->n; i++)
-    if (!r->rows[i].why[0] && r->rows[i].what.algorithm != r->chosen.algorithm) return &r->rows[i];
+    if (!r->rows[i].why && r->rows[i].what.algorithm != r->chosen.algorithm) return &r->rows[i];
   return NULL;
 }
 
@@ -119,7 +119,7 @@ static void plan_words_say_protocols(const hk_plan_report *r, FILE *to) {
   const hk_alternative *best = NULL;
   for (int i = 0; i < r->n; i++) {
     const hk_alternative *a = &r->rows[i];
-    if (a->why[0] || a->what.algorithm != r->chosen.algorithm || a->what.protocol == r->chosen.protocol) continue;
+    if (a->why || a->what.algorithm != r->chosen.algorithm || a->what.protocol == r->chosen.protocol) continue;
     if (!best) best = a;
   }
   if (!best || best->what.us <= r->chosen.us) return;

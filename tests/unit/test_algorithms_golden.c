@@ -332,7 +332,8 @@ TEST(choices) {
       int n;
       ck_assert_int_eq(hk_select_all(&m, &w, (hk_coll)c, bytes, all, &n), HK_OK);
       is[2] += n;
-      for (int k = 0; k < n; k++) is[3] += log1p(all[k].what.us) * (1 + k) + (double)strlen(all[k].why);
+      for (int k = 0; k < n; k++)
+        is[3] += log1p(all[k].what.us) * (1 + k) + (double)(all[k].why ? strlen(all[k].why) : 0);
     }
     check_figures(&g, "choice", "all", c, is);
   }

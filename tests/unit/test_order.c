@@ -168,7 +168,7 @@ TEST(only_fixed_is_chosen) {
           int n;
           ck_assert_int_eq(hk_select_all(&machines[i], &w, reducing[c], bytes, rows, &n), HK_OK);
           for (int r = 0; r < n; r++)
-            if (!rows[r].why[0] && !hk_select_invariant(rows[r].what.algorithm, reducing[c]))
+            if (!rows[r].why && !hk_select_invariant(rows[r].what.algorithm, reducing[c]))
               ck_abort_msg("%s is offered", rows[r].what.algorithm->name);
         }
   /* What does not reduce is free. */

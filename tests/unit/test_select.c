@@ -249,11 +249,11 @@ TEST(alternatives) {
   ck_assert_double_eq(rows[0].what.us, d.us);
   bool excluded = false, tree = false, oneshot = false;
   for (int i = 0; i < n; i++) {
-    if (i && !excluded && !rows[i].why[0]) ck_assert_double_le(rows[i - 1].what.us, rows[i].what.us);
-    ck_assert(!(excluded && !rows[i].why[0]));
-    excluded = rows[i].why[0] != 0;
-    if (!strcmp(rows[i].what.algorithm->name, "tree")) tree = strstr(rows[i].why, "NCCL_ALGO") != NULL;
-    if (!strcmp(rows[i].what.algorithm->name, "oneshot")) oneshot = strstr(rows[i].why, "multicast") != NULL;
+    if (i && !excluded && !rows[i].why) ck_assert_double_le(rows[i - 1].what.us, rows[i].what.us);
+    ck_assert(!(excluded && !rows[i].why));
+    excluded = rows[i].why != NULL;
+    if (!strcmp(rows[i].what.algorithm->name, "tree")) tree = rows[i].why && strstr(rows[i].why, "NCCL_ALGO");
+    if (!strcmp(rows[i].what.algorithm->name, "oneshot")) oneshot = rows[i].why && strstr(rows[i].why, "multicast");
   }
   ck_assert(tree && oneshot);
 }
