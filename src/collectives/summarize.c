@@ -37,7 +37,8 @@ static hk_status summarize_build(const look *x, int rank, hk_program **out) {
   one.rank = x->by_local ? summarize_rank(l, (uint32_t)rank) : rank;
   HK_OR_RETURN(hk_algorithm_build(x->a, &one, out));
   hk_link_need *links = (hk_link_need *)((char *)*out + (*out)->links_at);
-  for (uint32_t k = 0; x->by_local && k < (*out)->nlinks; k++) links[k].peer = summarize_number(l, links[k].peer);
+  for (uint32_t k = 0; x->by_local && k < (*out)->nlinks; k++)
+    links[k].peer = summarize_number(l, links[k].peer);
   return HK_OK;
 }
 
@@ -71,7 +72,7 @@ static hk_status summarize_period(hk_summary *out, const look *x, int period, co
   if (!p) return HK_FAIL(HK_ERR_SYSTEM, "out of memory for the programs of %d ranks", n);
   for (int r = 0; r < period && work <= x->most; r++) {
     HK_TRY(summarize_build(x, r, &p[r]), out);
-    work += (x->by_local ? (size_t)x->what->layout->most : 1) * (p[r]->nlinks + p[r]->traits.moves);
+    work += p[r]->nlinks + p[r]->traits.moves;
   }
   *barred = work > x->most;
   if (!*barred) HK_TRY(summarize_compare(x, p, period, same), out);
