@@ -17,63 +17,11 @@
  */
 #include "mesh.h"
 
-static void direct_build_allreduce(hk_builder *b, const hk_build *w) {
-  unsigned mine = (unsigned)w->rank;
-  hk_operand to[HK_MESH_FAN] = {hk_out(mine, 0)}, sum = hk_out(mine, 0);
-  hk_build_split(b, (unsigned)w->nranks);
-  hk_build_scratch(b, hk_mesh_scratch(b, w));
+static void direct_build_scatter(hk_builder *b, const hk_build *w) {
+  const unsigned mine = (unsigned)w->rank;
   hk_build_lane(b);
-  hk_mesh_deal(b, w);
-
-  hk_build_lane(b);
-  hk_build_channel(b, 1);
-  int j = 1;
-  unsigned k = 1;
-  for (; j < w->nranks && k < HK_MESH_FAN; j++) to[k++] = hk_send_to(b, hk_shift(w->rank, j, w->nranks), mine, 0);
-  hk_build_channel(b, 0);
-  hk_mesh_reduce(b, w, to, k, HK_LINK_RECV, mine, hk_in(mine, 0));
-  hk_build_channel(b, 1);
-  while (j < w->nranks) {
-    for (k = 0; j < w->nranks && k < HK_MESH_FAN; j++)
-      to[k++] = hk_send_to(b, hk_shift(w->rank, j, w->nranks), mine, 0);
-    hk_build_move(b, 0, to, k, &sum, 1);
-  }
-
-  hk_build_lane(b);
-  hk_build_channel(b, 1);
-  hk_mesh_collect(b, w, HK_LINK_RECV);
-}
-
-static void direct_build_allgather(hk_builder *b, const hk_build *w) {
-  hk_operand own = hk_out((unsigned)w->rank, 0);
-  hk_build_lane(b);
-  hk_mesh_send_all(b, w, 0, (unsigned)w->rank, hk_in(0, 0), &own);
-  hk_build_lane(b);
-  hk_build_channel(b, 0);
-  hk_mesh_collect(b, w, HK_LINK_RECV);
-}
-
-void hk_build_direct_reduce_scatter(hk_builder *b, const hk_build *w) {
-  unsigned mine = (unsigned)w->rank;
-  hk_build_scratch(b, hk_mesh_scratch(b, w));
-  hk_build_lane(b);
-  hk_mesh_deal(b, w);
-  hk_build_lane(b);
-  hk_build_channel(b, 0);
-  hk_mesh_reduce(b, w, (hk_operand[]){hk_out(0, 0)}, 1, HK_LINK_RECV, mine, hk_in(mine, 0));
-}
-
-static void direct_build_root_sends(hk_builder *b, const hk_build *w) {
-  hk_operand own = hk_out(0, 0);
-  hk_build_lane(b);
-  if (w->rank != w->root) {
-    hk_build_copy(b, hk_out(0, 0), hk_recv_from(b, w->root, w->coll == HK_SCATTER ? (unsigned)w->rank : 0, 0));
-  } else if (w->coll == HK_BROADCAST) {
-    hk_mesh_send_all(b, w, 0, 0, hk_in(0, 0), &own);
-  } else {
-    hk_mesh_deal(b, w);
-    hk_build_copy(b, hk_out(0, 0), hk_in((unsigned)w->rank, 0));
-  }
+  if (w->rank == w->root) hk_mesh_deal(b, w);
+  hk_build_copy(b, hk_out(0, 0), w->rank == w->root ? hk_in(mine, 0) : hk_recv_from(b, w->root, mine, 0));
 }
 
 static void direct_build_root_receives(hk_builder *b, const hk_build *w) {
@@ -92,11 +40,11 @@ static void direct_build_root_receives(hk_builder *b, const hk_build *w) {
 
 static void direct_build(hk_builder *b, const hk_build *w) {
   switch (w->coll) {
-    case HK_ALLREDUCE: direct_build_allreduce(b, w); return;
-    case HK_ALLGATHER: direct_build_allgather(b, w); return;
-    case HK_REDUCE_SCATTER: hk_build_direct_reduce_scatter(b, w); return;
-    case HK_BROADCAST:
-    case HK_SCATTER: direct_build_root_sends(b, w); return;
+    case HK_ALLREDUCE: hk_mesh_two_shot(b, w, HK_LINK_RECV); return;
+    case HK_ALLGATHER: hk_mesh_allgather(b, w, HK_LINK_RECV); return;
+    case HK_REDUCE_SCATTER: hk_mesh_reduce_scatter(b, w); return;
+    case HK_BROADCAST: hk_mesh_broadcast(b, w, HK_LINK_RECV); return;
+    case HK_SCATTER: direct_build_scatter(b, w); return;
     default: direct_build_root_receives(b, w); return;
   }
 }

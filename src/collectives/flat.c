@@ -4,17 +4,11 @@
  * but (n - 1) S bytes sent and as many added, so this is for the smallest messages. (Each rank's part is the "flat" or
  * "linear" algorithm of Open MPI's tuned collectives.)
  *
- * All ranks add in the order of ranks and get the same bits. The sends are copies: in place, the next instruction
- * overwrites what was sent.
+ * All ranks add in the order of ranks and get the same bits.
  */
 #include "mesh.h"
 
-static void flat_build(hk_builder *b, const hk_build *w) {
-  hk_build_scratch(b, hk_mesh_scratch(b, w));
-  hk_build_lane(b);
-  hk_mesh_send_all(b, w, HK_INSTR_COPY, 0, hk_in(0, 0), NULL);
-  hk_mesh_reduce(b, w, (hk_operand[]){hk_out(0, 0)}, 1, HK_LINK_RECV, 0, hk_in(0, 0));
-}
+static void flat_build(hk_builder *b, const hk_build *w) { hk_mesh_one_shot(b, w, HK_LINK_RECV); }
 
 const hk_algorithm hk_algorithm_flat = {
     .name = "flat",

@@ -31,12 +31,14 @@ static inline unsigned hk_mesh_scratch(const hk_builder *b, const hk_build *w) {
   return w->nranks > HK_MESH_FAN && !hk_builder_in_switch(b) ? 1 : 0;
 }
 
-/* The programs of twoshot.c, oneshot.c and direct.c; nvls.c runs them with sums and copies in a switch. */
-void hk_build_twoshot(hk_builder *b, const hk_build *w);
-void hk_build_oneshot_allgather(hk_builder *b, const hk_build *w);
-void hk_build_direct_reduce_scatter(hk_builder *b, const hk_build *w);
+/* ---- programs of several algorithms ----
+ * `kind`: how a rank gets what others send to all. HK_LINK_RECV: each has a link to each other rank;
+ * HK_LINK_MCAST_RECV: all read the memory to which a rank writes. In a switch: hk_build_in_switch. */
 
-/* { a link to each other rank, *last } <- from. The last instruction writes `last` (may be NULL), so in place `last`
- * and `from` may be the same memory. */
-void hk_mesh_send_all(hk_builder *b, const hk_build *w, unsigned flags, unsigned block, hk_operand from,
-                      const hk_operand *last);
+/* Every rank sends its input to all, and each adds up. */
+void hk_mesh_one_shot(hk_builder *b, const hk_build *w, hk_link_kind kind);
+/* Rank p gets block p of all ranks, adds up, and sends the sum to all. */
+void hk_mesh_two_shot(hk_builder *b, const hk_build *w, hk_link_kind kind);
+void hk_mesh_reduce_scatter(hk_builder *b, const hk_build *w); /* the first half of that */
+void hk_mesh_allgather(hk_builder *b, const hk_build *w, hk_link_kind kind);
+void hk_mesh_broadcast(hk_builder *b, const hk_build *w, hk_link_kind kind);

@@ -31,9 +31,9 @@ static void nvls_build(hk_builder *b, const hk_build *w) {
   }
   hk_build_in_switch(b, true);
   switch (w->coll) {
-    case HK_ALLREDUCE: hk_build_twoshot(b, w); return;
-    case HK_REDUCE_SCATTER: hk_build_direct_reduce_scatter(b, w); return;
-    default: hk_build_oneshot_allgather(b, w); return;
+    case HK_ALLREDUCE: hk_mesh_two_shot(b, w, HK_LINK_MCAST_RECV); return;
+    case HK_REDUCE_SCATTER: hk_mesh_reduce_scatter(b, w); return;
+    default: hk_mesh_allgather(b, w, HK_LINK_MCAST_RECV); return;
   }
 }
 

@@ -10,36 +10,11 @@
  */
 #include "mesh.h"
 
-static void oneshot_build_allreduce(hk_builder *b, const hk_build *w) {
-  hk_build_scratch(b, hk_mesh_scratch(b, w));
-  hk_build_lane(b);
-  hk_build_move(b, HK_INSTR_COPY, (hk_operand[]){hk_mcast(b, 0, 0)}, 1, (hk_operand[]){hk_in(0, 0)}, 1);
-  hk_mesh_reduce(b, w, (hk_operand[]){hk_out(0, 0)}, 1, HK_LINK_MCAST_RECV, 0, hk_in(0, 0));
-}
-
-static void oneshot_build_broadcast(hk_builder *b, const hk_build *w) {
-  hk_build_lane(b);
-  if (w->rank == w->root)
-    hk_build_move(b, 0, (hk_operand[]){hk_mcast(b, 0, 0), hk_out(0, 0)}, 2, (hk_operand[]){hk_in(0, 0)}, 1);
-  else
-    hk_build_copy(b, hk_out(0, 0), hk_mcast_from(b, w->root, 0, 0));
-}
-
-/* Writing has a lane of its own, because it may be several waves ahead of the slowest reader. */
-void hk_build_oneshot_allgather(hk_builder *b, const hk_build *w) {
-  unsigned mine = (unsigned)w->rank;
-  hk_build_lane(b);
-  hk_build_move(b, 0, (hk_operand[]){hk_mcast(b, mine, 0), hk_out(mine, 0)}, 2, (hk_operand[]){hk_in(0, 0)}, 1);
-  hk_build_lane(b);
-  hk_build_channel(b, 0);
-  hk_mesh_collect(b, w, HK_LINK_MCAST_RECV);
-}
-
 static void oneshot_build(hk_builder *b, const hk_build *w) {
   switch (w->coll) {
-    case HK_ALLREDUCE: oneshot_build_allreduce(b, w); return;
-    case HK_BROADCAST: oneshot_build_broadcast(b, w); return;
-    default: hk_build_oneshot_allgather(b, w); return;
+    case HK_ALLREDUCE: hk_mesh_one_shot(b, w, HK_LINK_MCAST_RECV); return;
+    case HK_BROADCAST: hk_mesh_broadcast(b, w, HK_LINK_MCAST_RECV); return;
+    default: hk_mesh_allgather(b, w, HK_LINK_MCAST_RECV); return;
   }
 }
 

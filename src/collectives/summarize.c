@@ -37,8 +37,7 @@ static hk_status summarize_build(const look *x, int rank, hk_program **out) {
   one.rank = x->by_local ? summarize_rank(l, (uint32_t)rank) : rank;
   HK_OR_RETURN(hk_algorithm_build(x->a, &one, out));
   hk_link_need *links = (hk_link_need *)((char *)*out + (*out)->links_at);
-  for (uint32_t k = 0; x->by_local && k < (*out)->nlinks; k++)
-    links[k].peer = summarize_number(l, links[k].peer);
+  for (uint32_t k = 0; x->by_local && k < (*out)->nlinks; k++) links[k].peer = summarize_number(l, links[k].peer);
   return HK_OK;
 }
 

@@ -11,22 +11,7 @@
  */
 #include "mesh.h"
 
-void hk_build_twoshot(hk_builder *b, const hk_build *w) {
-  int n = w->nranks;
-  unsigned mine = (unsigned)w->rank;
-  hk_build_split(b, (unsigned)n);
-  hk_build_scratch(b, hk_mesh_scratch(b, w));
-  hk_build_lane(b);
-  hk_mesh_deal(b, w);
-
-  hk_build_lane(b);
-  hk_build_channel(b, 0);
-  hk_mesh_reduce(b, w, (hk_operand[]){hk_mcast(b, mine, 0), hk_out(mine, 0)}, 2, HK_LINK_RECV, mine, hk_in(mine, 0));
-
-  hk_build_lane(b);
-  hk_build_channel(b, 0);
-  hk_mesh_collect(b, w, HK_LINK_MCAST_RECV);
-}
+static void twoshot_build(hk_builder *b, const hk_build *w) { hk_mesh_two_shot(b, w, HK_LINK_MCAST_RECV); }
 
 static const char *twoshot_cannot(const hk_team *team, hk_coll coll) {
   (void)coll;
@@ -41,5 +26,5 @@ const hk_algorithm hk_algorithm_twoshot = {
     .colls = 1u << HK_ALLREDUCE,
     .fixed_order = 1u << HK_ALLREDUCE,
     .cannot = twoshot_cannot,
-    .build = hk_build_twoshot,
+    .build = twoshot_build,
 };
