@@ -33,6 +33,19 @@ out:
   return rc;
 }
 
+char *hk_text_line(char **text, int *number) {
+  while (**text) {
+    char *line = *text;
+    const size_t n = strcspn(line, "\n");
+    *text += n + (line[n] == '\n');
+    line[n] = 0;
+    line[strcspn(line, "#")] = 0;
+    ++*number;
+    if (line[strspn(line, " \t\r")]) return line;
+  }
+  return NULL;
+}
+
 void hk_text_clean(char *text) {
   for (char *c = text; *c; c++)
     if ((unsigned char)*c < ' ' || *c == 0x7f) *c = '?';

@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The file of measured constants: `name = value` lines. */
 #include "constants.h"
-#include <errno.h>
 #include <math.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "../base/text_file.h"
+
+enum { FILE_MOST = 1 << 20 };
 
 static const struct {
   const char *name, *about;
@@ -44,18 +46,14 @@ hk_status hk_constants_write(const hk_constants *k, FILE *to) {
 }
 
 static hk_status constants_read_line(hk_constants *k, const char *path, int number, char *line) {
-  char *hash = strchr(line, '#'), *end;
-  if (hash) *hash = 0;
-  char *name = line + strspn(line, " \t\r\n");
-  if (!*name) return HK_OK;
-  char *equals = strchr(name, '=');
+  char *name = line + strspn(line, " \t\r"), *equals = strchr(name, '='), *end;
   size_t n = strcspn(name, " \t=");
   if (!equals || name + n > equals)
     return HK_FAIL(HK_ERR_ARGUMENT, "%s:%d: \"%.60s\" is no line `name = value`", path, number, name);
   double v = strtod(equals + 1, &end);
   for (size_t i = 0; i < HK_ARRAY_LENGTH(rows); i++) {
     if (strlen(rows[i].name) != n || strncmp(rows[i].name, name, n)) continue;
-    if (end == equals + 1 || end[strspn(end, " \t\r\n")] || !isfinite(v) || v < rows[i].least || v > rows[i].most)
+    if (end == equals + 1 || end[strspn(end, " \t\r")] || !isfinite(v) || v < rows[i].least || v > rows[i].most)
       return HK_FAIL(HK_ERR_ARGUMENT, "%s:%d: %s must be a number from %g to %g: run `hocket tune` again", path, number,
                      rows[i].name, rows[i].least, rows[i].most);
     *constants_field(k, i) = rows[i].rate ? 1 / v : v;
@@ -66,14 +64,15 @@ static hk_status constants_read_line(hk_constants *k, const char *path, int numb
 }
 
 hk_status hk_constants_read(hk_constants *k, const char *path) {
-  hk_status rc = HK_OK;
-  char line[256];
-  FILE *f = fopen(path, "re");
+  char *text, *line;
+  size_t bytes;
+  int number = 0;
   *k = hk_constants_default;
-  if (!f) return HK_FAIL(HK_ERR_ARGUMENT, "the measured constants in %s cannot be read: %s", path, strerror(errno));
-  for (int number = 1; fgets(line, sizeof line, f); number++) HK_TRY(constants_read_line(k, path, number, line), out);
-out:
-  fclose(f);
+  hk_status rc = hk_text_read(path, FILE_MOST, &text, &bytes);
+  if (rc != HK_OK) return HK_FAIL(rc, "the measured constants: %s", hk_last_error());
+  for (char *at = text; rc == HK_OK && (line = hk_text_line(&at, &number));)
+    rc = constants_read_line(k, path, number, line);
+  free(text);
   return rc;
 }
 

@@ -13,7 +13,7 @@
 #include "machine.h"
 #include "protocol.h"
 
-enum { FIELDS = 8, LINE_BYTES = 512, RULES_MOST = 10000, FILE_MOST = 4 << 20 };
+enum { FIELDS = 8, RULES_MOST = 10000, FILE_MOST = 4 << 20 };
 static const char *const field_names[FIELDS] = {"collective", "bytes from", "bytes to", "ranks",
                                                 "hosts",      "algorithm",  "protocol", "channels"};
 
@@ -143,22 +143,10 @@ hk_status hk_rules_parse(hk_rules **out, const char *name, const char *text, con
   hk_rules *r = calloc(1, sizeof *r);
   *out = NULL;
   if (!r) return HK_FAIL_ERRNO("no memory for a tuning file's rules");
+  char *copy = strdup(text), *at = copy;
   place p = {.file = name, .algorithms = algorithms};
-  while (*text) {
-    char line[LINE_BYTES];
-    size_t n = strcspn(text, "\n"), used = n;
-    p.line++;
-    const char *comment = memchr(text, '#', n);
-    if (comment) used = (size_t)(comment - text);
-    if (used >= sizeof line) {
-      rc = HK_FAIL(HK_ERR_ARGUMENT, "%s:%d: the line has %zu characters, more than %d", name, p.line, used,
-                   LINE_BYTES - 1);
-      goto out;
-    }
-    memcpy(line, text, used);
-    line[used] = 0;
-    text += n + (text[n] == '\n');
-    if (strspn(line, " \t\r") == used) continue;
+  if (!copy) HK_GIVE_UP(HK_FAIL_ERRNO("no memory for a tuning file's text"), out);
+  for (char *line; (line = hk_text_line(&at, &p.line));) {
     hk_rule rule;
     HK_TRY(rules_parse_line(&p, line, &rule), out);
     HK_TRY(rules_add(r, &p, &rule), out);
@@ -166,6 +154,7 @@ hk_status hk_rules_parse(hk_rules **out, const char *name, const char *text, con
   *out = r;
   r = NULL;
 out:
+  free(copy);
   hk_rules_free(r);
   return rc;
 }
