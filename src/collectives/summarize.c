@@ -2,15 +2,16 @@
 /* The summary of an algorithm's programs for all ranks, from as few of them as possible.
  *
  * In many algorithms all ranks do the same with shifted numbers; on several hosts, ranks with equal places on their
- * hosts do. In others, as in trees between hosts, those of one host do, with shifted local numbers: that is a shift,
- * too, if ranks are numbered by their local numbers first. Up to EVERY ranks all this is checked for each rank. Above
- * that it is checked for the first, the middle and the last ones: a pattern that changes with the distance differs
- * there. */
+ * hosts do, in some with certain bits of all numbers changed. In others, as in trees between hosts, the ranks of one
+ * host do, with shifted local numbers: that is a shift, too, if ranks are numbered by their local numbers first. Up to
+ * EVERY ranks all this is checked for each rank. Above that it is checked for the first, the middle and the last ones:
+ * a pattern that changes with the distance differs there. */
 #include <stdlib.h>
 #include "../program/builder.h"
 #include "../program/layout.h"
 #include "../program/summary.h"
 #include "algorithm.h"
+#include "pattern.h"
 
 enum { EVERY = 64 };
 
@@ -20,7 +21,8 @@ typedef struct look {
   uint32_t slots;
   bool one_host;
   size_t most;
-  bool by_local; /* ranks have the numbers of summarize_number */
+  hk_map_kind kind; /* HK_MAP_SHIFT or HK_MAP_FLIP: in what ranks differ */
+  bool by_local;    /* ranks have the numbers of summarize_number */
 } look;
 
 /* By local numbers first; and the rank that has such a number. */
@@ -54,7 +56,7 @@ static hk_status summarize_compare(const look *x, hk_program *const *first, int 
       hk_program *p;
       if (period > EVERY && !summarize_checks(r, period)) continue;
       HK_OR_RETURN(summarize_build(x, copy * period + r, &p));
-      *same = hk_program_is_alike(first[r], p, copy * period);
+      *same = hk_program_is_alike(first[r], p, copy * period, x->kind == HK_MAP_FLIP);
       hk_program_free(p);
     }
   }
@@ -75,7 +77,8 @@ static hk_status summarize_period(hk_summary *out, const look *x, int period, co
   }
   *barred = work > x->most;
   if (!*barred) HK_TRY(summarize_compare(x, p, period, same), out);
-  if (!*barred && *same) rc = hk_summarize(out, (const hk_program *const *)p, n, period, host, x->slots, x->one_host);
+  if (!*barred && *same)
+    rc = hk_summarize(out, (const hk_program *const *)p, n, period, x->kind, host, x->slots, x->one_host);
 out:
   for (int r = 0; r < n; r++) hk_program_free(p[r]);
   free(p);
@@ -120,6 +123,7 @@ static hk_status summarize_local(hk_summary *out, const look *of, bool *barred, 
 hk_status hk_algorithm_summarize(hk_summary *out, const hk_algorithm *a, const hk_build *what, uint32_t slots,
                                  bool one_host, size_t most, bool *barred) {
   const look x = {.a = a, .what = what, .slots = slots, .one_host = one_host, .most = most};
+  look flipped = x;
   const hk_layout *l = what->layout;
   const int n = what->nranks, hosts = hk_layout_hosts(l), per = hosts > 1 ? l->most : 1;
   const int32_t *host = l ? l->host : NULL;
@@ -129,6 +133,9 @@ hk_status hk_algorithm_summarize(hk_summary *out, const hk_algorithm *a, const h
   *out = (hk_summary){.nranks = 0};
   *barred = false;
   if (equal) HK_TRY(summarize_period(out, &x, per, host, barred, &same), out);
+  flipped.kind = HK_MAP_FLIP;
+  if (equal && hosts > 1 && hk_is_power_of_2(n) && !same && !*barred)
+    HK_TRY(summarize_period(out, &flipped, per, host, barred, &same), out);
   if (equal && per > 1 && !same && !*barred) HK_TRY(summarize_local(out, &x, barred, &same), out);
   if (!same && !*barred) HK_TRY(summarize_period(out, &x, n, host, barred, &same), out);
 out:

@@ -222,8 +222,9 @@ HK_INLINE unsigned hk_operand_link(const hk_operand *o, unsigned j) {
 uint64_t hk_program_shape(const hk_program *p);
 /* True if p does what `first` does, with the numbers of all ranks raised by `by` >= 0, modulo the number of ranks. */
 int hk_program_is_shifted(const hk_program *first, const hk_program *p, int by);
-/* The same, but sums may have their sources in another order, and divided in another way among several instructions. */
-int hk_program_is_alike(const hk_program *first, const hk_program *p, int by);
+/* The same, but sums may have their sources in another order, and divided in another way among several instructions.
+ * `flips`: the bits `by` of all ranks' numbers are changed. */
+int hk_program_is_alike(const hk_program *first, const hk_program *p, int by, int flips);
 /* A copy with the numbers of all ranks raised by `by` >= 0, modulo the number of ranks: what rank `p->rank + by` does
  * if the root is `p->root + by`. HK_ERR_SYSTEM: no memory. */
 hk_status hk_program_turn(const hk_program *p, int by, hk_program **out);

@@ -70,25 +70,25 @@ int hk_program_is_shifted(const hk_program *first, const hk_program *p, int by) 
   return hk_program_shape(first) == hk_program_shape(p);
 }
 
-/* A hash of the links in any order, with the numbers of all ranks raised by `by`. */
-static uint64_t shape_of_links(const hk_program *p, int by) {
+/* A hash of the links in any order, with the numbers of all ranks raised by `by`, or flipped. */
+static uint64_t shape_of_links(const hk_program *p, int by, int flips) {
   const hk_link_need *l = hk_program_links(p);
   uint64_t sum = 0;
   for (uint32_t i = 0; i < p->nlinks; i++) {
     const uint64_t way = (uint64_t)l[i].kind << 16 | (uint64_t)l[i].lane << 8 | l[i].channel;
-    sum += hk_hash_mix(way, (uint64_t)((l[i].peer + by) % p->nranks));
+    sum += hk_hash_mix(way, flips ? l[i].peer ^ (uint64_t)by : (uint64_t)((l[i].peer + by) % p->nranks));
   }
   return sum;
 }
 
-int hk_program_is_alike(const hk_program *first, const hk_program *p, int by) {
+int hk_program_is_alike(const hk_program *first, const hk_program *p, int by, int flips) {
   const hk_link_need *l = hk_program_links(first);
-  if (hk_program_is_shifted(first, p, by)) return 1;
+  if (!flips && hk_program_is_shifted(first, p, by)) return 1;
   if (first->nlanes != p->nlanes || first->nlinks != p->nlinks || first->traits.moves != p->traits.moves) return 0;
   for (uint32_t i = 0; i < p->nlinks; i++)
     if (hk_link_in_group((hk_link_kind)l[i].kind)) return 0; /* of certain ranks */
   for (unsigned i = 0; i < p->nlanes; i++)
     if (shape_of_lane(first, &hk_program_lanes(first)[i], true) != shape_of_lane(p, &hk_program_lanes(p)[i], true))
       return 0;
-  return shape_of_links(first, by) == shape_of_links(p, 0);
+  return shape_of_links(first, by, flips) == shape_of_links(p, 0, flips);
 }

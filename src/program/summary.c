@@ -312,6 +312,7 @@ static hk_status summary_held(hk_summary *out, const hk_summary_run *of) {
                       .host = of->host,
                       .nranks = of->nranks,
                       .period = of->period,
+                      .kind = of->kind,
                       .slots = of->slots,
                       .bounded = true};
   out->held = out->first;
@@ -323,10 +324,15 @@ static hk_status summary_held(hk_summary *out, const hk_summary_run *of) {
   return rc;
 }
 
-hk_status hk_summarize(hk_summary *out, const hk_program *const *programs, int nranks, int period, const int32_t *host,
-                       uint32_t slots, bool one_host) {
-  hk_summary_run x = {
-      .programs = programs, .host = host, .nranks = nranks, .period = period, .slots = slots, .one_host = one_host};
+hk_status hk_summarize(hk_summary *out, const hk_program *const *programs, int nranks, int period, hk_map_kind kind,
+                       const int32_t *host, uint32_t slots, bool one_host) {
+  hk_summary_run x = {.programs = programs,
+                      .host = host,
+                      .nranks = nranks,
+                      .period = period,
+                      .kind = kind,
+                      .slots = slots,
+                      .one_host = one_host};
   hk_status rc;
   *out = (hk_summary){.nranks = nranks, .period = period, .blocks = programs[0]->blocks};
   HK_TRY(summary_walk(&x), out);

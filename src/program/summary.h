@@ -97,11 +97,12 @@ typedef struct hk_load {
 /* Adds a rank's program. `host` as in hk_summarize. */
 void hk_load_add(hk_load *load, const struct hk_program *p, const int32_t *host);
 
-/* `programs` of one collective by one algorithm, proved (verify.h): those of the first `period` ranks. The program of
- * each other rank is that of the rank `period` below it, shifted (hk_program_is_alike); `period` divides nranks, and
- * is nranks if there are links of a group. `host` [nranks] (may be NULL: one host) has equal numbers, below nranks, for
- * ranks of one host. `slots`: of each link (HOCKET_SLOTS); 0: nothing is held. `one_host`: of messages inside hosts,
- * the maps have only those of host 0. HK_ERR_INTERNAL: the programs do not end; HK_ERR_SYSTEM: no memory. */
+/* `programs` of one collective by one algorithm, proved (verify.h): those of the first `period` ranks. The next ranks'
+ * are the same with all ranks' numbers raised by a multiple of `period`, modulo nranks (`kind` HK_MAP_SHIFT), or with
+ * its bits changed (HK_MAP_FLIP: both are powers of two); `period` divides nranks, and is nranks if there are links of
+ * a group. `host` [nranks] (may be NULL: one host) has equal numbers, below nranks, for ranks of one host. `slots`: of
+ * each link (HOCKET_SLOTS); 0: nothing is held. `one_host`: of messages inside hosts, the maps have only those of host
+ * 0. HK_ERR_INTERNAL: the programs do not end; HK_ERR_SYSTEM: no memory. */
 hk_status hk_summarize(hk_summary *out, const struct hk_program *const *programs, int nranks, int period,
-                       const int32_t *host, uint32_t slots, bool one_host);
+                       hk_map_kind kind, const int32_t *host, uint32_t slots, bool one_host);
 void hk_summary_clear(hk_summary *s);

@@ -47,12 +47,14 @@ static void summary_links_enter(const hk_summary_run *x, tie_table *t, int sende
 
 /* The sending end of receiver number i of the table, among the sender's; NULL: there is none. A receiver whose peer is
  * in another period means the rank with the peer's place in the first one. That rank knows the receiver by a number
- * that is shifted alike. */
+ * that is shifted or flipped alike. */
 static hk_summary_end *summary_links_sender(const hk_summary_run *x, const tie_table *t, int sender, uint32_t i) {
   const hk_receiver *r = &t->receivers.at[i];
   const int rank = r->rank;
   const hk_link_need *l = &hk_program_links(x->programs[rank])[r->link];
-  const int named = l->kind == HK_LINK_MCAST_RECV ? sender : (rank - (l->peer - sender) + x->nranks) % x->nranks;
+  const int named = l->kind == HK_LINK_MCAST_RECV ? sender
+                    : x->kind == HK_MAP_FLIP      ? rank ^ (int)l->peer ^ sender
+                                                  : (rank - (l->peer - sender) + x->nranks) % x->nranks;
   const uint32_t link = t->senders[(size_t)named * t->channels + l->channel];
   if (!link || hk_program_links(x->programs[sender])[link - 1].kind != hk_link_other_end(summary_links_kind(l)))
     return NULL;

@@ -67,7 +67,7 @@ static size_t summary_maps_take(hk_summary *out, const hk_summary_run *x, hk_sum
 /* Makes maps of the n messages, which are after equal chains. */
 static void summary_maps_equal(hk_summary *out, const hk_summary_run *x, hk_summary_message *m, size_t n,
                                uint32_t *counts, hk_summary_message *room) {
-  for (hk_map_kind kind = HK_MAP_SHIFT; kind < HK_MAP_PAIR && n >= (size_t)x->period; kind++)
+  for (hk_map_kind kind = x->kind; kind < HK_MAP_PAIR && n >= (size_t)x->period; kind++)
     n = summary_maps_take(out, x, m, n, kind, counts, room);
   for (size_t k = 0; k < n; k++) m[k].by = m[k].to;
   summary_maps_order(m, n);

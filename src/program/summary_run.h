@@ -68,6 +68,7 @@ typedef struct hk_summary_run {
   const int32_t *host;               /* [nranks] or NULL */
   uint32_t *local;                   /* [nranks] numbers among the ranks of a host; NULL if host is */
   int nranks, period;                /* summary.h */
+  hk_map_kind kind;                  /* hk_summarize's */
   hk_sizes sizes;
   uint32_t *first_end, *first_thread; /* [period + 1] */
   hk_summary_end *ends;

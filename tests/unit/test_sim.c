@@ -414,9 +414,10 @@ TEST(hundred_thousand) {
     const char *algorithm;
     hk_coll coll;
     int period, rounds, far;
-  } rows[] = {{"ring", HK_ALLREDUCE, 8, 262142, 32768}, {"ring", HK_ALLGATHER, 8, 131071, 16384},
-              {"tree", HK_ALLREDUCE, 131072, 34, 32},   {"ring", HK_REDUCE_SCATTER, 8, 131071, 16384},
-              {"rail", HK_ALLGATHER, 8, 16384, 16383},  {"rail", HK_REDUCE_SCATTER, 8, 16384, 16383}};
+  } rows[] = {{"ring", HK_ALLREDUCE, 8, 262142, 32768},      {"ring", HK_ALLGATHER, 8, 131071, 16384},
+              {"doubling", HK_ALLREDUCE, 8, 17, 14},         {"tree", HK_ALLREDUCE, 131072, 34, 32},
+              {"ring", HK_REDUCE_SCATTER, 8, 131071, 16384}, {"rail", HK_ALLGATHER, 8, 16384, 16383},
+              {"rail", HK_REDUCE_SCATTER, 8, 16384, 16383}};
   static const struct {
     const char *algorithm;
     hk_coll coll;

@@ -91,7 +91,8 @@ static void build(built *b, const char *algorithm, hk_coll coll, int n, int host
     hk_build what = {.coll = coll, .rank = r, .nranks = n, .layout = b->layout};
     ck_assert(hk_algorithm_build(a, &what, &b->programs[r]) == HK_OK);
   }
-  ck_assert_msg(hk_summarize(&b->s, (const hk_program *const *)b->programs, n, n, b->layout->host, 8, false) == HK_OK,
+  ck_assert_msg(hk_summarize(&b->s, (const hk_program *const *)b->programs, n, n, HK_MAP_SHIFT, b->layout->host, 8,
+                             false) == HK_OK,
                 "%s: %s", algorithm, hk_last_error());
 }
 
@@ -223,7 +224,7 @@ TEST(quantised_links) {
 }
 
 TEST(fewer_programs) {
-  static const int cases[][2] = {{2, 1}, {7, 1}, {8, 1}, {8, 2}, {12, 4}, {16, 16}, {9, 2}};
+  static const int cases[][2] = {{2, 1}, {7, 1}, {8, 1}, {8, 2}, {12, 4}, {16, 4}, {16, 16}, {9, 2}};
   int fewer = 0;
   for (size_t k = 0; k < HK_ARRAY_LENGTH(cases); k++) {
     const hk_host_facts facts = {.nranks = cases[k][0],

@@ -73,7 +73,7 @@ static int show_set(const char *name, const hk_program_set *s, const hk_proof_op
   hk_summary sum;
   hk_status rc = hk_prove(programs, s->nranks, NULL, how, &report);
   if (rc == HK_ERR_INTERNAL) return hk_tool_wrong("%s: %s", name, report.message);
-  if (rc == HK_OK) rc = hk_summarize(&sum, programs, s->nranks, s->nranks, NULL, 0, false);
+  if (rc == HK_OK) rc = hk_summarize(&sum, programs, s->nranks, s->nranks, HK_MAP_SHIFT, NULL, 0, false);
   if (rc != HK_OK) return hk_tool_failed(rc);
   printf("%s%s%s: %s of %d ranks\n\n", hk_tool_style(stdout, HK_STYLE_BOLD), p->algorithm,
          hk_tool_style(stdout, HK_STYLE_PLAIN), hk_coll_name((hk_coll)p->coll), p->nranks);
