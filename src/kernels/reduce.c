@@ -155,28 +155,30 @@ void hk_copy_to_all(void *const *dst, unsigned ndst, const void *src, size_t byt
   reduce_level()->copy(dst, ndst, src, bytes, flags);
 }
 
-/* Stores by a loop fetch each line before they replace it, from the cache of the core that read it last; "rep movsb"
- * only takes it over. Between two chiplets of an AMD EPYC a long message takes a third of the time by it
- * (docs/results/cpu.md). memcpy uses it on some processors only, depending on the C library. */
-enum { TO_PEER_BYTES = 16384 }; /* below it "rep movsb" takes as long to begin as it saves */
-static void reduce_copy_to_peer(void *dst, const void *src, size_t bytes) {
-#if defined(__x86_64__) && !HK_SANITIZED /* sanitizers do not see what assembly writes */
-  if (bytes >= TO_PEER_BYTES) {
+/* Between the caches of two cores, measured on an AMD EPYC (docs/results/cpu.md). Stores by a loop fetch each line
+ * before they replace it, from the cache of the core that read it last; "rep movsb" only takes it over. Between two
+ * chiplets a long message takes a third of the time by it. It is slow to begin, so a loop is better for a few KiB.
+ * memcpy chooses by the processor and by the C library's version, and knows nothing of other cores. */
+static void reduce_copy_cached(void *dst, const void *src, size_t bytes) {
+#if defined(__x86_64__)
+  enum { LOOP_BYTES = 2048, STRING_BYTES = 16384 };
+  if (bytes >= STRING_BYTES && !HK_SANITIZED) { /* sanitizers do not see what assembly writes */
     __asm__ volatile("rep movsb" : "+D"(dst), "+S"(src), "+c"(bytes) : : "memory");
+    return;
+  }
+  if (bytes >= LOOP_BYTES) {
+    reduce_level()->copy(&dst, 1, src, bytes, 0);
     return;
   }
 #endif
   memcpy(dst, src, bytes);
 }
 
-/* Measured: inside the caches memcpy, rep movsb and our loop are equal. Streaming stores are faster beyond L2 and
- * slower in it, so the caller decides. */
+/* Streaming stores are faster beyond the second cache and slower in it, so the caller decides. */
 void hk_copy(void *dst, const void *src, size_t bytes, unsigned flags) {
   if (dst == src) return;
-  if (flags & HK_MOVE_TO_PEER)
-    reduce_copy_to_peer(dst, src, bytes);
-  else if (flags & HK_MOVE_UNCACHED)
+  if (flags & HK_MOVE_UNCACHED)
     reduce_level()->copy(&dst, 1, src, bytes, flags);
   else
-    memcpy(dst, src, bytes);
+    reduce_copy_cached(dst, src, bytes);
 }

@@ -152,11 +152,11 @@ static inline __attribute__((always_inline)) bool steps_copy_ready(const hk_step
   return !s->from->link || hk_link_can_recv(s->from->link);
 }
 
-static inline __attribute__((always_inline)) void steps_copy(void *dst, const void *src, size_t bytes, unsigned flags) {
+static inline __attribute__((always_inline)) void steps_copy(void *dst, const void *src, size_t bytes) {
   if (bytes <= HK_MOVE_TINY)
     hk_copy_tiny(dst, src, bytes);
   else
-    hk_copy(dst, src, bytes, flags);
+    hk_copy(dst, src, bytes, 0);
 }
 
 /* Copies one source unchanged, first to the peer, which may be waiting. Inlined where its size is known to be small,
@@ -170,11 +170,11 @@ static inline __attribute__((always_inline)) hk_status steps_copy_step(hk_exec *
   if (__builtin_expect(rc != HK_OK, 0)) return rc;
   if (s->to_link) {
     hk_link *l = s->to_link->link;
-    steps_copy(hk_link_send_buffer(l, size.bytes), src, size.bytes, HK_MOVE_TO_PEER);
+    steps_copy(hk_link_send_buffer(l, size.bytes), src, size.bytes);
     hk_link_publish(l, (uint32_t)size.bytes, size.signature, 0);
     if (x->plan->steps->runs_ahead && size.bytes <= HK_SLOT_INLINE) hk_link_warm_early(l);
   }
-  if (s->to_memory) steps_copy(steps_address(x, s->to_memory, uneven), src, size.bytes, 0);
+  if (s->to_memory) steps_copy(steps_address(x, s->to_memory, uneven), src, size.bytes);
   if (s->from->link) {
     hk_link_release(s->from->link);
     if (x->plan->steps->lags && size.bytes > HK_SLOT_INLINE) hk_link_expect(s->from->link, size.bytes);
