@@ -18,7 +18,6 @@
 #define MEET 1.2
 
 #define ROUNDING 1e-6
-#define EULER 0.577 /* of 1 + 1/2 + ... + 1/k - ln k for large k */
 
 /* The limit of the phase shift between channels for many waves, and the number of waves after the first that reach half
  * of it. Fitted to simulated times of a DGX-1, 1 to 128 waves. */
@@ -62,7 +61,7 @@ static double cost_gpu_spread(const hk_machine *m, const hk_traffic *t, const wa
   if (sharers <= 1 || t->step_us <= 0) return turns;
   const double message_us = w->message * m->wire * t->step_us * orders;
   const double times = w->waves * t->round_once_us / t->step_us;
-  return once + fmax(0, turns - once) * pow(sharers, -hk_gpu_spread(message_us, times));
+  return hk_gpu_spread(sharers, message_us, times, turns, once);
 }
 
 /* The factor (at most 1) on the time of a byte if channels run out of phase. One or two channels run in the same round.
@@ -119,16 +118,16 @@ static double cost_gpu_busiest(const hk_machine *m, const hk_outline *o, const w
   const bool apart = o->summary.first.far == 1;
   const double near = apart ? inside * o->traffic.near_alone : 0, far = apart ? between * o->traffic.far_alone : 0;
   const double one = near + far + fmax(inside - near, between - far);
-  return w->block * fmax(memory, most + (one - most) / w->waves);
+  return w->block * fmax(fmax(memory, o->traffic.joint_us * m->wire), most + (one - most) / w->waves);
 }
 
-/* Channels begin HK_GPU_STAGGER_US apart. If that is short against the time that one needs a port, many are at the port
- * together: all end late, and then the port is idle until they come back. The part of all channels' time at a port that
- * has passed when the first channel is through. A port is shared equally, so the k-th channel comes when the first one
- * has had 1 + 1/2 + ... + 1/k of these times, about ln k + EULER. `all_us`: of all channels, in one round. */
-static double cost_gpu_bunched(const hk_machine *m, double all_us) {
-  const double n = m->channels, apart = all_us / n / HK_GPU_STAGGER_US;
-  return apart > 0 ? fmin(1, fmax(1 / n, exp(apart - EULER) / (apart * n))) : 1;
+/* The part of all channels' time at a port that has passed when the first one is through. If channels begin soon after
+ * one another, many are at the port together: all end late, and then the port is idle until they come back. `bytes_us`:
+ * of all channels, in all rounds. Those that have met in the fullest step stay together. */
+static double cost_gpu_bunched(const hk_machine *m, const hk_outline *o, const wave *w, double bytes_us) {
+  const double most_us = o->traffic.joint_step_us * m->wire * w->block;
+  const double all_us = fmax(bytes_us / fmax(1, o->summary.first.rounds), most_us) / w->waves;
+  return all_us > 0 ? fmin(1, hk_gpu_first_us(all_us / m->channels) / all_us) : 1;
 }
 
 /* A lane that sends inside its host and between hosts, and waits for messages of its own, does one after the other. If
@@ -141,7 +140,7 @@ static double cost_gpu_turns_us(const hk_machine *m, const hk_outline *o, const 
   const double part = (double)s->all.by_turns / (double)s->all.carried[HK_INSIDE];
   const double inside = w->block * cost_gpu_inside_us(m, o, w), between = w->block * cost_gpu_between_us(m, o);
   const double more = fmin(part * fmin(inside, between), fmax(0, inside + between - need));
-  return more * cost_gpu_bunched(m, need / w->waves / fmax(1, s->first.rounds));
+  return more * cost_gpu_bunched(m, o, w, need);
 }
 
 /* In a pipeline: the bytes of the first piece on the fullest link of each round, one after another, without the part of
@@ -153,17 +152,26 @@ static double cost_gpu_fill_us(const hk_machine *m, const hk_outline *o, const w
   const double between = s->leaving ? cost_gpu_between_us(m, o) * fmax(1, t->far_once) : 0;
   const double bytes_us = w->block * (cost_gpu_inside_us(m, o, w) * near + between);
   const double row = s->far_fan ? fmax(1, (double)s->most.carried[HK_BETWEEN] / s->far_fan) : 1;
-  return fmax(0, bytes_us - need) / (w->waves * row) * cost_gpu_bunched(m, bytes_us / w->waves / s->first.rounds);
+  return fmax(0, bytes_us - need) / (w->waves * row) * cost_gpu_bunched(m, o, w, bytes_us);
 }
 
-/* The time of the busiest link with the times at which it is idle. A pipeline fills first. A lane that waits for its
- * own messages does so while the link is idle, if the other lanes do the same at the same time. */
-static double cost_gpu_idle_us(const hk_machine *m, const hk_outline *o, const wave *w, double need, double first,
-                               double latency, double fill) {
+/* The time of the busiest link with the times at which it is idle. A pipeline fills first: before the link's first
+ * message are no more instructions than before the first one between hosts, and what a port carries before its last
+ * round is under way during the chain up to there. A lane that waits for its own messages does so while the link is
+ * idle, if the other lanes do the same at the same time. Else the last message is on its way afterwards. */
+static double cost_gpu_idle_us(const hk_machine *m, const hk_outline *o, const wave *w, double need, double latency,
+                               double fill) {
   const hk_summary *s = &o->summary;
-  if (hk_depth(o) > 1) return first + need + fill;
-  if (!s->again.rounds) return need;
-  return need + latency * cost_gpu_bunched(m, need / w->waves / fmax(1, s->first.rounds));
+  if (hk_depth(o) > 1) {
+    const hk_traffic *t = &o->traffic;
+    const double early = s->leaving ? w->block * cost_gpu_between_us(m, o) * t->far_early : 0;
+    hk_chain way = s->first;
+    if (way.instrs > way.rounds + t->head.instrs) way.instrs = way.rounds + t->head.instrs;
+    return cost_gpu_chain_us(m, o, w, way) + need + fill - fmin(early, cost_gpu_chain_us(m, o, w, t->early));
+  }
+  const double way = cost_gpu_chain_us(m, o, w, (hk_chain){.rounds = 1});
+  if (!s->again.rounds) return need + way;
+  return need + fmax(way, latency * cost_gpu_bunched(m, o, w, need));
 }
 
 /* Instructions of a rank after its last message. If all messages go to few ranks, they arrive together, and the lane
@@ -178,7 +186,7 @@ static double cost_gpu_after_us(const hk_outline *o, const wave *w, double slice
  * one are the messages inside hosts and the lane's instructions that precede it, with their bytes of one wave. */
 static double cost_gpu_ports_us(const hk_machine *m, const hk_outline *o, const wave *w) {
   const hk_chain head = o->traffic.head, way = {.rounds = 1, .far = 1};
-  if (o->summary.first.far != 1) return 0;
+  if (o->summary.first.far < 1) return 0;
   const double before = fmax(cost_gpu_inside_us(m, o, w) * o->traffic.near_alone, head.instrs * w->pace / m->channels);
   return cost_gpu_chain_us(m, o, w, head) + w->block * (before / w->waves + cost_gpu_between_us(m, o)) +
          cost_gpu_chain_us(m, o, w, way);
@@ -235,7 +243,7 @@ double hk_price_gpu(const hk_machine *m, const hk_outline *o, double block) {
   const double alone = slice * lanes + (s->again.rounds ? w.waves * hop : hop);
   const double need = cost_gpu_busiest(m, o, &w), after = cost_gpu_after_us(o, &w, slice);
   const double fill = hk_depth(o) > 1 ? cost_gpu_fill_us(m, o, &w, need) : 0;
-  const double idle = cost_gpu_idle_us(m, o, &w, need, first, latency, fill);
+  const double idle = cost_gpu_idle_us(m, o, &w, need, latency, fill);
   const double last = (channels - 1) * HK_GPU_STAGGER_US; /* when the last channel begins, others move bytes */
   const double links = fmax(idle, cost_gpu_ports_us(m, o, &w)) + after;
   const double low = fmax(cost_gpu_lane_us(m, longest, block), fmax(last + latency + alone, links));

@@ -49,16 +49,26 @@ static inline double hk_gpu_launch_us(int sm) { return sm >= 900 ? HK_GPU_AMD_LA
 /* The exponent x that combines two bounds of a time: lower^(1 - x) upper^x. The lower bound assumes no contention, the
  * upper bound permanent contention. Fitted to the simulator's event level at 64 ranks. */
 #define HK_GPU_SHARED 0.3
+/* Channels begin HK_GPU_STAGGER_US apart. A port that they need for `one_us` each is shared equally, so when the k-th
+ * comes, the first has had 1 + 1/2 + ... + 1/k of these times, about ln(k + 1/2) + 0.577. Returns the time until the
+ * first of many is through. */
+static inline double hk_gpu_first_us(double one_us) {
+  return fmax(one_us, (exp(one_us / HK_GPU_STAGGER_US - 0.577) - 0.5) * HK_GPU_STAGGER_US);
+}
 /* Channels that send over several links in turn, all in the same order, meet on each, and all other links are idle.
- * Then a step takes the time of all channels' messages on its link. The n channels move apart, so that only a part of
- * the difference to links that are never idle remains, n^-x. x grows with the time between two channels' beginnings,
- * in messages that take `message_us` alone, and with the `times` that each uses a link. Shorter messages do not meet.
- * HK_GPU_SPREAD is the limit for longer ones, fitted to the simulator's event level on MI300X, DGX-1 and a mesh of 4
- * V100, 4 to 28 channels, 1 to 40 times. */
+ * Then a step takes `together`, the time of all channels' messages on its link. The n channels move apart, so that only
+ * a part of the difference to `apart`, that of links that are never idle, remains, n^-x. x grows with the time between
+ * two channels' beginnings, in messages that take `message_us` alone, and with the `times` that each uses a link.
+ * HK_GPU_SPREAD is the limit, fitted to the simulator's event level on MI300X, DGX-1 and a mesh of 4 V100, 4 to 28
+ * channels, 1 to 40 times. In the first HK_GPU_AHEAD times messages move apart further, the shorter they are; later,
+ * lanes that are ahead wait for others. Those that are shorter than the time between two beginnings do not meet. */
 #define HK_GPU_SPREAD 0.35
-static inline double hk_gpu_spread(double message_us, double times) {
-  const double apart = HK_GPU_STAGGER_US / message_us, x = apart * times;
-  return apart >= 1 ? HUGE_VAL : x < HK_GPU_SPREAD ? x : HK_GPU_SPREAD;
+#define HK_GPU_AHEAD 8
+static inline double hk_gpu_spread(double channels, double message_us, double times, double together, double apart) {
+  const double begin = HK_GPU_STAGGER_US / message_us, x = begin * times;
+  if (begin >= 1) return apart;
+  const double further = pow(fmax(1, fmin(x, begin * HK_GPU_AHEAD)), -2 * begin * begin);
+  return apart + fmax(0, together - apart) * pow(channels, -fmin(HK_GPU_SPREAD, x)) * further;
 }
 /* GB/s that one lane (a thread block) moves, by hk_gpu_info.sm: NCCL's perChMaxRingLL128Bw and perChMaxTreeBw (from 100
  * on: of its version 2.30). AMD's (from 900 on): with it 8 MI355X nearly reach the 407 GB/s that Oracle measured. */

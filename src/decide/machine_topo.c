@@ -254,7 +254,7 @@ hk_machine hk_machine_of_gpus(const hk_gpu_facts *f, const hk_constants *constan
 }
 
 hk_status hk_outlines_of(hk_outlines **out, const hk_cluster *c, const hk_placement *placements, const hk_machine *m,
-                         const hk_layout *layout, const hk_path_rules *rules) {
+                         const hk_layout *layout, const hk_channels *rings, const hk_path_rules *rules) {
   hk_status rc = HK_OK;
   const int nranks = m->team.nranks;
   uint32_t *nodes = malloc((size_t)nranks * sizeof *nodes);
@@ -268,7 +268,9 @@ hk_status hk_outlines_of(hk_outlines **out, const hk_cluster *c, const hk_placem
   }
   const hk_topo *t = hk_cluster_host(c, placements[hk_layout_rank(layout, 0, 0)].host);
   HK_TRY(hk_outlines_new(out, nranks, layout, hk_machine_held_slots(m)), out);
-  if (t->nodes[nodes[0]].kind == HK_NODE_GPU) HK_TRY(hk_outlines_wire(*out, t, nodes, n, c->fabric.rail, rules), out);
+  if (c->nkinds > 1 || (rings && rings->nranks != n)) rings = NULL; /* the orders are joined from several searches */
+  if (t->nodes[nodes[0]].kind == HK_NODE_GPU)
+    HK_TRY(hk_outlines_wire(*out, t, nodes, n, c->fabric.rail, rings, rules), out);
 out:
   free(nodes);
   if (rc != HK_OK) {

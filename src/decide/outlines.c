@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The outlines of algorithms' programs (outlines.h). */
 #include "outlines.h"
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include "../collectives/algorithm.h"
 #include "../program/builder.h"
 #include "../program/layout.h"
 #include "../topo/paths.h"
+#include "../topo/search.h"
 #include "../topo/topo.h"
 #include "select.h"
 
@@ -50,14 +52,17 @@ static void outlines_find_ports(hk_wires *w) {
       return;
     }
     const hk_path *p = hk_path_between(w->paths, w->nodes[i], nets[0]);
-    const float own = t->edges[w->paths->hops[p->first]].gbps;
-    ports->share = own > 0 ? (double)(p->gbps / own) : 0;
+    const double own = (double)t->edges[w->paths->hops[p->first]].gbps, one = (double)p->gbps;
+    ports->share = own > 0 ? 1 / fmin(own, one * ports->n) : 0;
+    if (one > 0 && (i == 0 || one < w->slowest)) w->slowest = one;
   }
+  for (int i = 0; i < w->n; i++) w->ports[i].share *= w->slowest;
 }
 
 hk_status hk_outlines_wire(hk_outlines *o, const hk_topo *t, const uint32_t *nodes, int n, bool rails,
-                           const hk_path_rules *rules) {
+                           const hk_channels *rings, const hk_path_rules *rules) {
   o->wires.rails = rails;
+  o->wires.rings = rings;
   o->wires.nodes = malloc((size_t)n * sizeof *nodes);
   o->wires.ports = calloc((size_t)n, sizeof *o->wires.ports);
   if (!o->wires.nodes || !o->wires.ports) return HK_FAIL(HK_ERR_SYSTEM, "out of memory for the links of %d ranks", n);
@@ -88,7 +93,7 @@ void hk_outlines_free(hk_outlines *o) {
   free(o);
 }
 
-/* *orders: the ring orders, if rank 0's programs differ on some of them; else 1. */
+/* *orders: the ring orders, if the programs of the rank differ on some of them; else 1. */
 static hk_status outlines_orders(const hk_algorithm *a, const hk_build *what, int *orders) {
   hk_status rc = HK_OK;
   hk_program *first = NULL, *p = NULL;
@@ -111,6 +116,11 @@ out:
 static hk_status outlines_make(hk_outlines *o, const hk_algorithm *a, hk_coll coll, hk_outline *out) {
   const hk_build what = {.coll = coll, .nranks = o->nranks, .layout = o->layout};
   hk_status rc = outlines_orders(a, &what, &out->orders);
+  if (rc == HK_OK && out->orders == 1 && o->layout) { /* a rank at the end of its host may leave it on some orders */
+    hk_build end = what;
+    end.rank = hk_layout_rank(o->layout, 0, hk_layout_size(o->layout, 0, o->nranks) - 1);
+    rc = outlines_orders(a, &end, &out->orders);
+  }
   if (rc == HK_ERR_USAGE) out->barred = true; /* the format cannot hold the program (builder.h) */
   if (rc != HK_OK) return out->barred ? HK_OK : rc;
   /* The links of host 0 are those that traffic looks at. On another ring order, another host's ranks may be there. */

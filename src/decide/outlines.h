@@ -8,6 +8,7 @@
 #include "../program/summary.h"
 
 struct hk_algorithm;  /* collectives/algorithm.h */
+struct hk_channels;   /* topo/search.h */
 struct hk_cluster;    /* topo/topo.h */
 struct hk_layout;     /* program/layout.h */
 struct hk_machine;    /* machine.h */
@@ -21,7 +22,7 @@ enum { HK_PORTS_MOST = 16 };
 /* The network ports near a GPU, which channels use in turn. */
 typedef struct hk_ports {
   uint32_t n;
-  double share;               /* the part of the GPU's own link that one port fills */
+  double share;               /* the time of a byte on the GPU's way to all of them, in parts of hk_wires.slowest */
   uint32_t at[HK_PORTS_MOST]; /* numbers below hk_wires.nports */
 } hk_ports;
 
@@ -31,8 +32,10 @@ typedef struct hk_wires {
   uint32_t *nodes; /* [n] of the ranks by their number on the host (hk_layout_local_of) */
   hk_ports *ports; /* [n] likewise */
   int n;
-  uint32_t nports; /* of a host; 0: not known */
-  bool rails;      /* the fabric has rails: messages leave by their receiver's */
+  uint32_t nports;                 /* of a host; 0: not known */
+  double slowest;                  /* GB/s of the slowest way from a GPU to its nearest port */
+  bool rails;                      /* the fabric has rails: messages leave by their receiver's */
+  const struct hk_channels *rings; /* of the ring orders; NULL: their ports are not known */
 } hk_wires;
 
 enum { HK_TRAFFIC_ORDERS = 6 };
@@ -47,15 +50,22 @@ typedef struct hk_traffic {
   double round_us, round_once_us; /* turns_us and once_us of the longest round alone */
   double step_us;                 /* of its steps, on average */
   double one_us;                  /* the same on one ring order alone */
+  /* On the fullest link of the first host, with messages to and from other hosts: in all; in the fullest step. */
+  double joint_us, joint_step_us;
   /* The parts of turns_us in the first steps of rounds without messages between hosts, and of the bytes between hosts
    * in those of rounds without messages inside: they are not under way at the same time. */
   double near_alone, far_alone;
   /* The blocks of the fullest port of each round, summed over rounds, in parts of those of the fullest port in all. */
   double far_once;
+  /* If one port is the fullest in all rounds: the chain from its first one to its last, and the part of its blocks
+   * before the last. */
+  hk_chain early;
+  double far_early;
   double on_rings; /* the part of the bytes between hosts that goes over the own ports of ring orders */
   hk_chain head;   /* before the first message between hosts, with its instruction */
   /* The most blocks that a network port (or a rank, if ports are not known) sends to other hosts or receives, if the
-   * message is divided among 2^k channels; the last: among `ways`. */
+   * message is divided among 2^k channels; the last: among `ways`. Those of a faster port are so many fewer, in
+   * proportion to the slowest way to one. */
   double far[HK_TRAFFIC_ORDERS + 1];
   int ways; /* channels after which ring orders and ports repeat */
 } hk_traffic;
@@ -72,12 +82,14 @@ typedef struct hk_outlines hk_outlines;
 /* `layout` (may be NULL: one host) must outlive it. `slots`: hk_machine_held_slots. */
 hk_status hk_outlines_new(hk_outlines **out, int nranks, const struct hk_layout *layout, uint32_t slots);
 /* GPUs: the links of a topology, which must outlive it. Without them the load of links is not known. `nodes` [n]: of
- * the first host's ranks by their number on the host; `rules` may be NULL. */
+ * the first host's ranks by their number on the host; `rings` (of each host, must outlive it) and `rules` may be
+ * NULL. */
 hk_status hk_outlines_wire(hk_outlines *o, const struct hk_topo *t, const uint32_t *nodes, int n, bool rails,
-                           const struct hk_path_rules *rules);
+                           const struct hk_channels *rings, const struct hk_path_rules *rules);
 /* Makes the outlines of a machine of a cluster, with the links of its first host if its ranks are on GPUs. */
 hk_status hk_outlines_of(hk_outlines **out, const struct hk_cluster *c, const struct hk_placement *placements,
-                         const struct hk_machine *m, const struct hk_layout *layout, const struct hk_path_rules *rules);
+                         const struct hk_machine *m, const struct hk_layout *layout, const struct hk_channels *rings,
+                         const struct hk_path_rules *rules);
 /* Drops the outlines of an algorithm, before it is freed or changed. */
 void hk_outlines_forget(hk_outlines *o, const struct hk_algorithm *a);
 void hk_outlines_free(hk_outlines *o); /* NULL is fine */

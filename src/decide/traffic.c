@@ -6,6 +6,7 @@
 #include <string.h>
 #include "../program/layout.h"
 #include "../topo/paths.h"
+#include "../topo/search.h"
 #include "../topo/topo.h"
 #include "outlines.h"
 
@@ -20,6 +21,7 @@ typedef struct look {
   double *step;  /* [nedges] bytes over each edge in one step, likewise */
   double *round; /* in one round */
   double *all;   /* in all */
+  double *joint; /* [2 * nedges] with the messages to and from other hosts: in one step; in all */
   double *own;   /* [orders * wires->n] time of each rank's steps in one round, one after another */
   double *now;   /* likewise, of the longest message in one step */
   double *sent, *received; /* [nports] bytes over each network port to and from other hosts */
@@ -30,6 +32,7 @@ typedef struct look {
   double far_all;          /* the most of `crossing` */
   double crossed;          /* bytes of all messages between hosts so far */
   double on_rings;         /* those of them over ring orders' own ports */
+  hk_chain first_far;      /* before the first round with messages between hosts */
 } look;
 
 /* The rank that does on channel k what this rank does on the first one. */
@@ -63,16 +66,38 @@ static int traffic_leaves_by(const look *l, int k, int rank, int other) {
   return w->rails && hk_path_between(w->paths, w->nodes[own], net)->cls <= HK_PATH_PXN ? to : own;
 }
 
-/* True if the search has given the ring order a port of its own for messages between the ranks. */
-static bool traffic_on_ring(const look *l, int order, int rank, int other) {
-  const bool forth = traffic_at_end(l, order, rank, 1) && traffic_at_end(l, order, other, -1);
-  const bool back = traffic_at_end(l, order, rank, -1) && traffic_at_end(l, order, other, 1);
-  return l->orders > 1 && (forth || back);
+/* The port that the search has given to the ring order for messages between the ranks, which `leave` the host or enter
+ * it; -1: none. If the search's ports are not known, it is one of its own. */
+static int traffic_ring_port(const look *l, int order, int rank, int other, bool leave) {
+  const hk_wires *w = l->wires;
+  const int end = leave ? 1 : -1;
+  const bool forth = traffic_at_end(l, order, rank, end) && traffic_at_end(l, order, other, -end);
+  const bool back = traffic_at_end(l, order, rank, -end) && traffic_at_end(l, order, other, end);
+  if (l->orders <= 1 || !(forth || back)) return -1;
+  if (!w->rings) return (int)w->nports + order;
+  const hk_channel_order *o = &w->rings->at[order % w->rings->nchannels];
+  const uint32_t net = forth == leave ? o->net_out : o->net_in;
+  return net == UINT32_MAX ? -1 : (int)(net - w->paths->topo->first_of[HK_NODE_NET]);
+}
+
+/* The time of a byte at a port, in parts of that on the slowest way to one. */
+static double traffic_port_share(const hk_wires *w, uint32_t port) {
+  const hk_topo *t = w->paths->topo;
+  const double gbps = (double)t->edges[t->nodes[t->first_of[HK_NODE_NET] + port].first_edge].gbps;
+  return gbps > 0 ? w->slowest / gbps : 1;
 }
 
 static void traffic_add(look *l, double *load, double bytes) {
   if (*load <= 0) l->used[l->nused++] = (size_t)(load - l->sent);
   *load += bytes;
+}
+
+/* Adds bytes to the load of the links between a GPU of the first host, by its number there, and a port. */
+static void traffic_reach(look *l, int own, uint32_t port, double bytes, bool leave) {
+  const hk_wires *w = l->wires;
+  const uint32_t gpu = w->nodes[own], net = w->paths->topo->first_of[HK_NODE_NET] + port;
+  hk_path_load(w->paths, leave ? hk_path_between(w->paths, gpu, net) : hk_path_between(w->paths, net, gpu), bytes,
+               l->joint);
 }
 
 /* Adds bytes to or from another host, on channel k, to the load of the network port, and of the GPU's own link to it,
@@ -84,17 +109,24 @@ static void traffic_cross(look *l, double *load, int k, int rank, int other, dou
     return;
   }
   const size_t ports = traffic_ports(l->wires, l->orders);
-  double *host = load + (size_t)hk_layout_host_of(l->layout, in_period) * ports;
-  if (traffic_on_ring(l, order, rank, other)) {
-    traffic_add(l, &host[l->wires->nports + (size_t)order], bytes);
+  const int number = hk_layout_host_of(l->layout, in_period);
+  double *host = load + (size_t)number * ports;
+  const bool leave = load == l->sent;
+  const int own = hk_layout_local_of(l->layout, rank) % l->wires->n;
+  const int ring = traffic_ring_port(l, order, rank, other, leave);
+  if (ring >= 0) {
+    const bool known = (uint32_t)ring < l->wires->nports;
+    traffic_add(l, &host[ring], known ? bytes * traffic_port_share(l->wires, (uint32_t)ring) : bytes);
+    if (known && number == 0) traffic_reach(l, own, (uint32_t)ring, bytes, leave);
     l->on_rings += bytes / 2;
     return;
   }
-  const int own = hk_layout_local_of(l->layout, rank) % l->wires->n;
-  const int by = load == l->sent ? traffic_leaves_by(l, k, rank, other) : own;
+  const int by = leave ? traffic_leaves_by(l, k, rank, other) : own;
   const hk_ports *p = &l->wires->ports[by];
-  traffic_add(l, &host[p->at[(uint32_t)k % p->n]], bytes);
+  const uint32_t port = p->at[(uint32_t)k % p->n];
+  traffic_add(l, &host[port], bytes * traffic_port_share(l->wires, port));
   traffic_add(l, &host[ports - (size_t)(by + 1)], bytes * p->share);
+  for (uint32_t i = 0; number == 0 && i < p->n; i++) traffic_reach(l, own, p->at[i], bytes / p->n, leave);
 }
 
 /* Adds one message: between ranks of the first host to the load of its links, between hosts to that of both ranks. */
@@ -110,6 +142,7 @@ static void traffic_send(look *l, double *load, int k, int from, int to, double 
   const int a = hk_layout_local_of(l->layout, from), b = hk_layout_local_of(l->layout, to);
   const hk_path *p = hk_path_between(l->wires->paths, l->wires->nodes[a], l->wires->nodes[b]);
   hk_path_load(l->wires->paths, p, bytes, load);
+  hk_path_load(l->wires->paths, p, bytes, l->joint);
   l->hops += bytes;
   l->hops_us += bytes * (double)p->us;
 }
@@ -168,7 +201,7 @@ static bool traffic_same_step(const look *l, const hk_map *m) {
 }
 
 /* The messages of one step, on all channels at the same time. */
-static void traffic_step(look *l) {
+static void traffic_step(look *l, hk_traffic *out) {
   const uint32_t at = l->at;
   const hk_map *first = &l->s->maps[at];
   const double hops = l->hops;
@@ -182,8 +215,13 @@ static void traffic_step(look *l) {
       l->now[i] = 0;
     }
   }
-  for (uint32_t e = 0; e < l->nedges; e++) l->round[e] += l->step[e];
+  out->joint_step_us = fmax(out->joint_step_us, traffic_carry(l, l->joint));
+  for (uint32_t e = 0; e < l->nedges; e++) {
+    l->round[e] += l->step[e];
+    l->joint[l->nedges + e] += l->joint[e];
+  }
   memset(l->step, 0, l->nedges * sizeof *l->step);
+  memset(l->joint, 0, l->nedges * sizeof *l->joint);
 }
 
 /* The most bytes that a port has sent to other hosts so far, or received from there. */
@@ -215,7 +253,7 @@ static double traffic_round(look *l, hk_traffic *out) {
   for (; traffic_same_round(l, first); steps++) {
     const bool before = l->crossed <= 0;
     const hk_map *step = &l->s->maps[l->at];
-    traffic_step(l);
+    traffic_step(l, out);
     if (before && l->crossed > 0) out->head = step->after;
   }
   for (int i = 0; i < l->orders * l->wires->n; i++) us = fmax(us, l->own[i]);
@@ -223,7 +261,14 @@ static double traffic_round(look *l, hk_traffic *out) {
   for (uint32_t e = 0; e < l->nedges; e++) l->all[e] += l->round[e];
   memset(l->round, 0, l->nedges * sizeof *l->round);
   out->once_us += once;
-  out->far_once += traffic_far(l);
+  if (l->nused) {
+    const double far = traffic_far(l);
+    if (out->far_once <= 0) l->first_far = first->after;
+    out->early =
+        (hk_chain){.rounds = first->after.rounds - l->first_far.rounds, .far = first->after.far - l->first_far.far};
+    out->far_early = out->far_once;
+    out->far_once += far;
+  }
   traffic_end_round(l);
   if (us > out->round_us) {
     out->round_us = us;
@@ -270,7 +315,7 @@ hk_status hk_traffic_of(hk_traffic *out, const hk_summary *s, int orders, int ro
       .root = root,
       .nports = wires->nports ? (size_t)hk_layout_hosts(layout) * traffic_ports(wires, orders) : (size_t)s->period};
   const size_t lanes = (size_t)orders * (size_t)wires->n;
-  l.step = calloc(3 * (size_t)edges + 2 * lanes + 4 * l.nports, sizeof *l.step);
+  l.step = calloc(5 * (size_t)edges + 2 * lanes + 4 * l.nports, sizeof *l.step);
   *out = (hk_traffic){.alpha_us = 0};
   l.used = malloc(2 * l.nports * sizeof *l.used);
   if (!l.step || !l.used) {
@@ -280,7 +325,8 @@ hk_status hk_traffic_of(hk_traffic *out, const hk_summary *s, int orders, int ro
   }
   l.round = l.step + edges;
   l.all = l.round + edges;
-  l.own = l.all + edges;
+  l.joint = l.all + edges;
+  l.own = l.joint + 2 * (size_t)edges;
   l.now = l.own + lanes;
   l.sent = l.now + lanes;
   l.received = l.sent + l.nports;
@@ -291,7 +337,11 @@ hk_status hk_traffic_of(hk_traffic *out, const hk_summary *s, int orders, int ro
   if (l.crossed > 0) out->far_alone /= l.crossed;
   out->on_rings = l.crossed > 0 && wires->nports ? l.on_rings / l.crossed : 1;
   out->all_us = traffic_carry(&l, l.all);
-  if (out->far_once > 0) out->far_once /= l.far_all;
+  out->joint_us = traffic_carry(&l, l.joint + edges);
+  if (out->far_once > 0) {
+    out->far_early = out->far_once > l.far_all * (1 + 1e-6) ? 0 : out->far_early / l.far_all;
+    out->far_once /= l.far_all;
+  }
   if (l.hops > 0) out->alpha_us = l.hops_us / l.hops;
   traffic_channels(&l, out);
   free(l.used);

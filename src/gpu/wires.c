@@ -13,6 +13,6 @@ hk_status hk_gpu_topology_wire(const struct ncclComm *c, hk_outlines *o) {
   /* Data that goes through host memory, or stays inside a GPU, does not use these links. */
   if (g->topology->nnodes == 0 || g->links->staged || g->sharers > 1) return HK_OK;
   /* No rank knows whether the fabric has rails. */
-  return hk_outlines_wire(o, g->group->machine->kinds[0], g->topology->nodes, g->topology->nnodes, false,
+  return hk_outlines_wire(o, g->group->machine->kinds[0], g->topology->nodes, g->topology->nnodes, false, NULL,
                           hk_selection_paths(c));
 }

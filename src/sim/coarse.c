@@ -243,7 +243,7 @@ static double coarse_step_us(const coarse *c, double own, double all, double ste
   const double bytes = fmin((double)c->s->sizes.chunk, (double)c->s->sizes.longest);
   if (steady <= 0 || all <= steady) return own;
   const double times = coarse_waves_of(c->s) * moved / bytes * steady / all;
-  const double met = steady + (all - steady) * pow(all / own, -hk_gpu_spread(own * bytes, times));
+  const double met = hk_gpu_spread(all / own, own * bytes, times, all, steady);
   const double port = (steady / all) * (steady / all);
   return pow(own, port) * pow(fmax(own, met), 1 - port);
 }

@@ -70,7 +70,7 @@ hk_status hk_simulator_new_of(hk_simulator **out, const hk_cluster *c, int ranks
   const hk_channels *rings = x->rings[c->kind_of ? c->kind_of[0] : 0];
   HK_TRY(hk_machine_of(&x->machine, c, x->placements, x->nranks, rings, NULL), out);
   HK_TRY(hk_layout_of(&x->layout, c, x->placements, x->nranks, rings), out);
-  HK_TRY(hk_outlines_of(&x->machine.outlines, c, x->placements, &x->machine, x->layout, NULL), out);
+  HK_TRY(hk_outlines_of(&x->machine.outlines, c, x->placements, &x->machine, x->layout, rings, NULL), out);
 out:
   if (rc != HK_OK) {
     hk_simulator_free(x);

@@ -57,7 +57,8 @@ int hk_inputs_open(hk_inputs *w, const char *words, const char *file, int nranks
   HK_TRY(hk_machine_of(&w->machine, w->cluster, w->placements, w->nranks, w->rings, &w->overrides), out);
   inputs_heed_host_settings(w);
   HK_TRY(hk_layout_of(&w->layout, w->cluster, w->placements, w->nranks, w->rings), out);
-  HK_TRY(hk_outlines_of(&w->machine.outlines, w->cluster, w->placements, &w->machine, w->layout, &w->overrides.paths),
+  HK_TRY(hk_outlines_of(&w->machine.outlines, w->cluster, w->placements, &w->machine, w->layout, w->rings,
+                        &w->overrides.paths),
          out);
   HK_TRY(hk_tuner_load(w->overrides.settings, &w->tuner), out);
   const char *plugin = w->overrides.settings->TUNER_PLUGIN;

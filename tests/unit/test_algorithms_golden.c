@@ -239,7 +239,7 @@ static void check_traffic(golden *g, const char *name, const hk_cluster *c, cons
                           const hk_layout *l, const hk_machine *m) {
   hk_outlines *o;
   double is[6] = {0};
-  ck_assert_msg(hk_outlines_of(&o, c, placements, m, l, NULL) == HK_OK, "%s: %s", name, hk_last_error());
+  ck_assert_msg(hk_outlines_of(&o, c, placements, m, l, NULL, NULL) == HK_OK, "%s: %s", name, hk_last_error());
   for (int k = 0; hk_algorithms[k]; k++)
     for (int coll = 0; coll <= HK_SCATTER; coll++) {
       const hk_outline *x;

@@ -432,7 +432,7 @@ TEST(hundred_thousand) {
   ck_assert_int_eq(n, 131072);
   ck_assert_int_eq(hk_machine_of(&m, c, placements, n, NULL, NULL), HK_OK);
   ck_assert_int_eq(hk_layout_of(&l, c, placements, n, NULL), HK_OK);
-  ck_assert_int_eq(hk_outlines_of(&m.outlines, c, placements, &m, l, NULL), HK_OK);
+  ck_assert_int_eq(hk_outlines_of(&m.outlines, c, placements, &m, l, NULL, NULL), HK_OK);
   for (size_t k = 0; k < HK_ARRAY_LENGTH(rows); k++) {
     const hk_build what = {.coll = rows[k].coll, .nranks = n, .layout = l};
     hk_summary s;
