@@ -72,35 +72,24 @@ static void collnet_build_blocks(hk_builder *b, const grouping *g, bool deal) {
       }
 }
 
-/* Adds the host's contributions to each of the rank's blocks, and gives the sum to the network. */
-static void collnet_build_add(hk_builder *b, const grouping *g, hk_link_kind kind) {
+/* For each of the rank's blocks: adds the host's contributions, and gives the sum to the network; or gives what the
+ * network makes to the host's ranks. */
+static void collnet_build_work(hk_builder *b, const grouping *g, hk_link_kind kind) {
   const hk_home *p = &g->home;
+  const bool sends = hk_link_sends(kind);
   if (p->i < g->parts) hk_build_lane(b);
   for (int local = p->i; p->i < g->parts && local < g->locals; local += g->parts)
     for (int m = 0; m < g->turns; m++) {
-      hk_operand from[HK_HOST_FAN + 1];
+      hk_operand host[HK_HOST_FAN + 1];
       unsigned n = 0, block = collnet_block(g, p->i, local, m);
-      hk_operand to = collnet_operand(b, p, kind, block);
-      from[n++] = hk_in(block, 0);
-      hk_build_channel(b, DEAL);
-      hk_home_recv_all(b, p, block, 0, from, &n);
-      hk_build_move(b, HK_INSTR_COPY, &to, 1, from, n); /* a reference to the input would outlive the output's write */
-    }
-}
-
-/* Gives each of the rank's blocks, as the network makes it, to the host's ranks. */
-static void collnet_build_give(hk_builder *b, const grouping *g, hk_link_kind kind) {
-  const hk_home *p = &g->home;
-  if (p->i < g->parts) hk_build_lane(b);
-  for (int local = p->i; p->i < g->parts && local < g->locals; local += g->parts)
-    for (int m = 0; m < g->turns; m++) {
-      hk_operand to[HK_HOST_FAN + 1];
-      unsigned n = 0, block = collnet_block(g, p->i, local, m);
-      hk_operand from = collnet_operand(b, p, kind, block);
-      to[n++] = hk_out(block, 0);
-      hk_build_channel(b, COLLECT);
-      hk_home_send_all(b, p, block, 0, to, &n);
-      hk_build_move(b, g->split ? HK_INSTR_FINAL : 0, to, n, &from, 1);
+      hk_operand network = collnet_operand(b, p, kind, block);
+      host[n++] = sends ? hk_in(block, 0) : hk_out(block, 0);
+      hk_build_channel(b, sends ? DEAL : COLLECT);
+      (sends ? hk_home_recv_all : hk_home_send_all)(b, p, block, 0, host, &n);
+      if (sends) /* a reference to the input would outlive the output's write */
+        hk_build_move(b, HK_INSTR_COPY, &network, 1, host, n);
+      else
+        hk_build_move(b, g->split ? HK_INSTR_FINAL : 0, host, n, &network, 1);
     }
 }
 
@@ -146,12 +135,12 @@ static void collnet_build(hk_builder *b, const hk_build *w) {
     collnet_build_gather(b, &g);
   } else {
     collnet_build_blocks(b, &g, true);
-    collnet_build_add(b, &g, g.split ? HK_LINK_SUM_SEND : HK_LINK_SCATTER_SEND);
+    collnet_build_work(b, &g, g.split ? HK_LINK_SUM_SEND : HK_LINK_SCATTER_SEND);
   }
   if (w->coll == HK_REDUCE_SCATTER) {
     collnet_build_scatter(b, &g);
   } else {
-    collnet_build_give(b, &g, g.split ? HK_LINK_SUM_RECV : HK_LINK_GATHER_RECV);
+    collnet_build_work(b, &g, g.split ? HK_LINK_SUM_RECV : HK_LINK_GATHER_RECV);
     collnet_build_blocks(b, &g, false);
   }
 }

@@ -46,9 +46,8 @@ static void shm_measure_note(uint64_t *best, uint64_t begin) {
 /* The place of a payload area that repetition `i` writes. */
 static char *shm_measure_place(const bench *b, size_t i) { return b->payload + i % b->places * MOST; }
 
-/* On the writer's core: the time of a copy to the place. */
+/* The time of a copy to the place. */
 static void shm_measure_write(const bench *b, char *place, size_t bytes, uint64_t *best) {
-  (void)shm_measure_go(b->writer);
   for (size_t at = 0; at < bytes; at += PAGE) ((volatile char *)place)[at] = 0; /* no page faults later */
   const uint64_t begin = hk_now_ns();
   memcpy(place, b->from, bytes);
@@ -61,6 +60,7 @@ static times shm_measure_size(const bench *b, size_t bytes) {
   const uint64_t first = hk_now_ns();
   for (size_t i = 0; i < REPEATS && (!i || hk_ago_ns(hk_now_ns(), first) < ENOUGH_NS); i++) {
     char *slot = shm_measure_place(b, 2 * i), *source = shm_measure_place(b, 2 * i + 1);
+    (void)shm_measure_go(b->writer);
     shm_measure_write(b, slot, bytes, &best.write);
     shm_measure_write(b, source, bytes, &best.write);
     (void)shm_measure_go(b->reader);

@@ -136,7 +136,7 @@ hk_status hk_shm_map_target(hk_transport_state *state, hk_link *link, unsigned r
 hk_status hk_shm_fetch(hk_transport_state *state, hk_link *link, const hk_ref *ref, void *to, size_t bytes);
 
 /* ---- shm_measure.c ---- */
-/* Fills the arena's hk_shm_cma_times; for the first communicator of a process by a measurement of about 0.6 ms. It uses
+/* Fills the arena's hk_shm_cma_times; for the first communicator of a process by a measurement of 1 to 2 ms. It uses
  * the slots to the peer, which are not in use yet, and `cpu`, the processor on which the peer was. If slots are very
  * small, or there is one processor, it has defaults. */
 void hk_shm_cma_measure(const hk_shm_state *s, int peer, int cpu);
