@@ -165,15 +165,18 @@ static double cost_chain_us(const hk_machine *m, hk_chain c) {
 static double cost_price(const hk_machine *m, const hk_outline *o, double block) {
   if (m->team.overlap) return hk_price_gpu(m, o, block);
   const hk_summary *s = &o->summary;
-  const double crowd = cost_crowd(m), waves = cost_waves(m, o, block), part = (waves + hk_depth(o) - 1) / waves;
+  /* Calls follow one another. If no rank waits for an answer, the ranks of a host run ahead: a call is like a further
+   * wave of the previous one, which adds no wait, a pipeline stays full, and ranks hand over their core only after much
+   * work. */
+  const bool ahead = s->one_way && m->team.nhosts <= 1;
+  const double crowd = cost_crowd(m), waves = cost_waves(m, o, block);
+  const double part = ahead ? 1 : (waves + hk_depth(o) - 1) / waves;
   const double busiest = cost_work(m, o, &s->most, block, waves);
   const double work = fmax(busiest, crowd * cost_work(m, o, &s->all, block, waves) / s->nranks);
   const double rounds = fmax(1, s->first.rounds);
   double first = cost_chain_us(m, s->first), again = cost_chain_us(m, s->again);
   if (!s->again.rounds) again = first / rounds * fmin(1, AHEAD * rounds);
-  /* Calls follow one another. If no rank waits for an answer, the ranks of a host run ahead: a call is like a further
-   * wave of the previous one, which adds no wait, and ranks hand over their core only after much work. */
-  if (s->one_way && m->team.nhosts <= 1) {
+  if (ahead) {
     first = s->first.rounds * m->inside.alpha_us;
     again = 0;
   }

@@ -6,18 +6,18 @@
 #include "constants.h"
 
 /* Measured on two cores of a virtual machine (`hocket tune`), rounded; between hosts a usual Ethernet. */
-const hk_constants hk_constants_default = {.memory_alpha_us = 0.15,
-                                           .memory_message_us = 0.12,
-                                           .tcp_alpha_us = 0.8,
-                                           .tcp_message_us = 1.8,
+const hk_constants hk_constants_default = {.memory_alpha_us = 0.05,
+                                           .memory_message_us = 0.1,
+                                           .tcp_alpha_us = 0.6,
+                                           .tcp_message_us = 1.6,
                                            .tcp_link_us = 0.8,
-                                           .tcp_us_per_b = 1.0 / 20000,
+                                           .tcp_us_per_b = 1.0 / 14000,
                                            .net_alpha_us = 12.0,
                                            .net_message_us = 3.0,
                                            .net_us_per_b = 1.0 / 3000,
-                                           .copy_us_per_b = 1.0 / 18000,
-                                           .gamma_us_per_b = 1.0 / 14000,
-                                           .switch_us = 0.3};
+                                           .copy_us_per_b = 1.0 / 34000,
+                                           .gamma_us_per_b = 1.0 / 50000,
+                                           .switch_us = 0.7};
 
 /* Measured with AVX2 on the same machine: a value to its quantised form or back. */
 #define QUANTISE_US (4.0 / 6500)
