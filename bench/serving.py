@@ -2,8 +2,9 @@
 """One rank of bench/serving.sh: vLLM with tensor parallelism over all ranks, a model of random weights.  Rank 0 prints a line
 "RESULT what tokens/s" for prefill and decode with 1 and 8 prompts, and "TOKENS hash".
 
-serving.py ROUNDS FOLDER: the rank, with the model in FOLDER.  serving.py --save FOLDER: writes that.  serving.py --summary: reads
-lines "NETWORK what tokens/s" and "TOKENS NETWORK hash", and prints medians and whether all tokens are equal."""
+serving.py ROUNDS FOLDER PEER: the rank, with the model in FOLDER.  PEER: with what Hocket is compared, "gloo", or "memory" for vLLM's
+own shared memory.  serving.py --save FOLDER: writes the model.  serving.py --summary PEER: reads lines "NETWORK what tokens/s" and
+"TOKENS NETWORK hash", and prints medians and whether all tokens are equal."""
 import collections
 import hashlib
 import os
@@ -28,24 +29,24 @@ def seconds(llm, prompts, tokens):
     return time.perf_counter() - begin, [x.outputs[0].token_ids for x in said]
 
 
-def summary(lines):
-    """The medians of Gloo's and Hocket's figures."""
+def summary(peer, lines):
+    """The medians of the peer's and Hocket's figures."""
     figures, tokens = collections.defaultdict(list), set()
     for first, second, third in map(str.split, lines):
         if first == "TOKENS":
             tokens.add(third)
         else:
             figures[second, first].append(float(third))
-    print("tokens/s      gloo  hocket   ratio")
+    print(f"tokens/s    {peer:>6}  hocket   ratio")
     for what in sorted({what for what, _ in figures}):
-        gloo, hocket = (statistics.median(figures[what, name]) for name in ("gloo", "hocket"))
-        print(f"{what:10} {gloo:7.1f} {hocket:7.1f} {hocket / gloo:7.2f}")
+        other, hocket = (statistics.median(figures[what, name]) for name in (peer, "hocket"))
+        print(f"{what:10} {other:7.1f} {hocket:7.1f} {hocket / other:7.2f}")
     print("equal tokens" if len(tokens) == 1 else "OTHER TOKENS")
 
 
 def main():
     if sys.argv[1] == "--summary":
-        summary(sys.stdin)
+        summary(sys.argv[2], sys.stdin)
         return
     if sys.argv[1] == "--save":
         sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "tests", "frameworks"))
@@ -56,7 +57,8 @@ def main():
     from vllm.distributed.device_communicators.cpu_communicator import CpuCommunicator
 
     # vLLM 0.32 takes ranks of several hosts for ranks of one, and fails to open their shared memory. Without it they use Gloo.
-    CpuCommunicator._all_group_ranks_share_shm_group_name = lambda self: False
+    if sys.argv[3] == "gloo":
+        CpuCommunicator._all_group_ranks_share_shm_group_name = lambda self: False
     rounds, rank, ranks = int(sys.argv[1]), int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     llm = LLM(model=sys.argv[2], skip_tokenizer_init=True, enforce_eager=True, dtype="bfloat16", max_model_len=256, max_num_seqs=8,
               enable_prefix_caching=False, seed=1, tensor_parallel_size=ranks, distributed_executor_backend="external_launcher")
