@@ -275,7 +275,7 @@ static void exec_sum_and_send(const hk_reducer *r, void **dst, unsigned n, unsig
   for (size_t piece; bytes; bytes -= piece) {
     piece = bytes < PIECE ? bytes : PIECE;
     hk_move(r, dst + staged, n - staged, src, nsrc, fresh, piece, flags);
-    for (unsigned k = 0; k < staged; k++) hk_copy(dst[k], dst[staged], piece, 0);
+    for (unsigned k = 0; k < staged; k++) hk_copy(dst[k], dst[staged], piece, HK_MOVE_SLOT);
     for (unsigned k = 0; k < n; k++) dst[k] = (char *)dst[k] + piece;
     for (unsigned k = 0; k < nsrc; k++) src[k] = (const char *)src[k] + piece;
   }
@@ -307,7 +307,7 @@ static hk_status exec_run_move(hk_exec *x, hk_lane_run *l, const hk_instr *i, co
   /* Links with the source's data are published first: peers read it while this rank copies it to its own output. */
   const bool refers = n < ndst, single = plain && nsrc == 1 && !placed, early = single && (!refers || stable == src[0]);
   if (single && bytes) {
-    for (unsigned k = 0; k < staged; k++) hk_copy(dst[k], src[0], bytes, 0);
+    for (unsigned k = 0; k < staged; k++) hk_copy(dst[k], src[0], bytes, HK_MOVE_SLOT);
     dst += staged;
     n -= staged;
     staged = 0;

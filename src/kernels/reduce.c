@@ -12,7 +12,8 @@
 #include "../base/log.h"   /* HK_WARN */
 #include "../base/param.h" /* HOCKET_SIMD */
 #include "../base/sanitizers.h"
-#include "host/kernels.h" /* the levels' tables */
+#include "../transport/link.h" /* HK_LINK_WARM */
+#include "host/kernels.h"      /* the levels' tables */
 
 /* ---- the vector level ---- */
 
@@ -155,14 +156,14 @@ void hk_copy_to_all(void *const *dst, unsigned ndst, const void *src, size_t byt
   reduce_level()->copy(dst, ndst, src, bytes, flags);
 }
 
-/* Between the caches of two cores, measured on an AMD EPYC (docs/results/cpu.md). Stores by a loop fetch each line
- * before they replace it, from the cache of the core that read it last; "rep movsb" only takes it over. Between two
- * chiplets a long message takes a third of the time by it. It is slow to begin, so a loop is better for a few KiB.
- * memcpy chooses by the processor and by the C library's version, and knows nothing of other cores. */
-static void reduce_copy_cached(void *dst, const void *src, size_t bytes) {
+/* Measured on an AMD EPYC (docs/results/cpu.md). Stores by a loop fetch each line before they replace it. The lines of a
+ * slot come from the cache of the core that read them last; "rep movsb" only takes them over, in a third of the time
+ * between two chiplets. It is slow to begin, so a loop is better for a few KiB, and for more of them in memory that no
+ * other core has. memcpy chooses by the processor and by the C library's version, and knows nothing of other cores. */
+static void reduce_copy_cached(void *dst, const void *src, size_t bytes, bool slot) {
 #if defined(__x86_64__)
   enum { LOOP_BYTES = 2048, STRING_BYTES = 16384 };
-  if (bytes >= STRING_BYTES && !HK_SANITIZED) { /* sanitizers do not see what assembly writes */
+  if (bytes >= (slot ? HK_LINK_WARM + 1 : STRING_BYTES) && !HK_SANITIZED) { /* they do not see what assembly writes */
     __asm__ volatile("rep movsb" : "+D"(dst), "+S"(src), "+c"(bytes) : : "memory");
     return;
   }
@@ -180,5 +181,5 @@ void hk_copy(void *dst, const void *src, size_t bytes, unsigned flags) {
   if (flags & HK_MOVE_UNCACHED)
     reduce_level()->copy(&dst, 1, src, bytes, flags);
   else
-    reduce_copy_cached(dst, src, bytes);
+    reduce_copy_cached(dst, src, bytes, flags & HK_MOVE_SLOT);
 }

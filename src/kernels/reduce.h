@@ -34,10 +34,11 @@ typedef struct hk_reducer {
 hk_status hk_reducer_init(hk_reducer *r, hk_dtype dtype, hk_redop op, int nranks, const void *scalar);
 
 enum {
-  HK_MOVE_FINAL = 1,                                /* apply `post` */
-  HK_MOVE_STREAM = 2,                               /* destinations will not be read soon: use non-temporal stores */
-  HK_MOVE_AHEAD = 4,                                /* sources are in memory, not in caches: prefetch them */
-  HK_MOVE_UNCACHED = HK_MOVE_STREAM | HK_MOVE_AHEAD /* both */
+  HK_MOVE_FINAL = 1,                                 /* apply `post` */
+  HK_MOVE_STREAM = 2,                                /* destinations will not be read soon: use non-temporal stores */
+  HK_MOVE_AHEAD = 4,                                 /* sources are in memory, not in caches: prefetch them */
+  HK_MOVE_UNCACHED = HK_MOVE_STREAM | HK_MOVE_AHEAD, /* both */
+  HK_MOVE_SLOT = 8 /* a copy to a link's slot, whose cache lines the reader's core has */
 };
 
 /* memcpy in the best form for this processor and size. */

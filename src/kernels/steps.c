@@ -45,6 +45,7 @@ static hk_step steps_make_step(const hk_plan *plan, unsigned lane, const hk_curs
     if (k < i->ndst && to[k].link) s.to_link = &to[k], links++;
     if (k < i->ndst && !to[k].link) s.to_memory = &to[k];
   }
+  if (links && i->ndst == 1) s.flags |= HK_MOVE_SLOT;
   s.copies = i->nsrc == 1 && links <= 1 && i->ndst - links <= 1 && !hk_coll_reduces((hk_coll)p->coll);
   if (uneven) s.length = to[hk_uneven_operand(i, o) - o].block;
   s.skips_empty = uneven && hk_cursor_skips_empty(at, p, i);
@@ -152,11 +153,11 @@ static inline __attribute__((always_inline)) bool steps_copy_ready(const hk_step
   return !s->from->link || hk_link_can_recv(s->from->link);
 }
 
-static inline __attribute__((always_inline)) void steps_copy(void *dst, const void *src, size_t bytes) {
+static inline __attribute__((always_inline)) void steps_copy(void *dst, const void *src, size_t bytes, unsigned flags) {
   if (bytes <= HK_MOVE_TINY)
     hk_copy_tiny(dst, src, bytes);
   else
-    hk_copy(dst, src, bytes, 0);
+    hk_copy(dst, src, bytes, flags);
 }
 
 /* Copies one source unchanged, first to the peer, which may be waiting. Inlined where its size is known to be small,
@@ -170,11 +171,11 @@ static inline __attribute__((always_inline)) hk_status steps_copy_step(hk_exec *
   if (__builtin_expect(rc != HK_OK, 0)) return rc;
   if (s->to_link) {
     hk_link *l = s->to_link->link;
-    steps_copy(hk_link_send_buffer(l, size.bytes), src, size.bytes);
+    steps_copy(hk_link_send_buffer(l, size.bytes), src, size.bytes, HK_MOVE_SLOT);
     hk_link_publish(l, (uint32_t)size.bytes, size.signature, 0);
     if (x->plan->steps->runs_ahead && size.bytes <= HK_SLOT_INLINE) hk_link_warm_early(l);
   }
-  if (s->to_memory) steps_copy(steps_address(x, s->to_memory, uneven), src, size.bytes);
+  if (s->to_memory) steps_copy(steps_address(x, s->to_memory, uneven), src, size.bytes, 0);
   if (s->from->link) {
     hk_link_release(s->from->link);
     if (x->plan->steps->lags && size.bytes > HK_SLOT_INLINE) hk_link_expect(s->from->link, size.bytes);

@@ -188,9 +188,9 @@ static inline bool hk_link_on_gpu(const hk_link *l, size_t bytes) { return l->gp
 /* The place for the next slot's payload. */
 static inline void *hk_link_send_buffer(hk_link *l, size_t bytes) { return hk_link_place(l, l->done, bytes); }
 /* Prefetches the cache lines of the next slot's payload for writing, so that they leave the reader's cache while this
- * rank does other things. This makes messages of up to HK_LINK_WARM bytes 20 to 35% faster, and streams of larger ones
- * slower. */
-enum { HK_LINK_WARM = 16384 };
+ * rank does other things. This makes messages of up to HK_LINK_WARM bytes 20 to 35% faster. Longer ones are copied to
+ * slots without fetching the lines (HK_MOVE_SLOT): what is prefetched only delays them. */
+enum { HK_LINK_WARM = 4095 };
 void hk_link_warm(const hk_link *l, uint32_t bytes);
 static inline void hk_fetch_for_writing(const void *line) {
 #if defined(__x86_64__)
