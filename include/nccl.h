@@ -502,7 +502,7 @@ typedef struct ncclCollConfig_v23200 {
   int nvlsCTAs;                      /**< GPU blocks for reductions in the NVSwitch, at most */
   int cgaClusterSize;                /**< GPU blocks launched as one cluster */
   const char *algSelection;          /**< as "RING_LL,TREE": `,` or, `+` and, `^` not, or beginnings; NULL: any */
-  int forceAlgSelection;             /**< 1 (default): a selection that cannot be met is an error; 0: it is a wish */
+  int forceAlgSelection;             /**< 1 (default): a selection that cannot be met is an error; 0: it is a preference */
   int CTAPolicy;                     /**< NCCL_CTA_POLICY_* */
   uint64_t userProfilerTag;          /**< for the profiler plugin */
   cudaEvent_t launchCompletionEvent; /**< the user's event, recorded right before the kernel; NULL: none */

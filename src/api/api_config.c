@@ -52,7 +52,7 @@ static hk_status api_config_read_config(const char *who, ncclComm_t comm, const 
   w->must = c.forceAlgSelection != 0;
   if (hk_filter_only(c.algSelection, hk_selection_algorithms(comm), o->only, why, sizeof why)) return HK_OK;
   if (w->must)
-    return HK_FAIL(HK_ERR_ARGUMENT, "%s: algSelection: %s (forceAlgSelection = 0 makes it a wish)", who, why);
+    return HK_FAIL(HK_ERR_ARGUMENT, "%s: algSelection: %s (forceAlgSelection = 0 makes it a preference)", who, why);
   memset(o->only, 0, sizeof o->only);
   HK_INFO(HK_SUB_TUNING, "%s: algSelection is ignored: %s", who, why);
   return HK_OK;

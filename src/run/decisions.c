@@ -75,7 +75,7 @@ hk_status hk_selection_check(ncclComm_t c, const hk_call *op, const char *who) {
   return HK_FAIL(
       HK_ERR_ARGUMENT,
       "%s: none of the algorithms and protocols that algSelection names can run %s here: `hocket plan` shows "
-      "those that can, and forceAlgSelection = 0 makes it a wish",
+      "those that can, and forceAlgSelection = 0 makes it a preference",
       who, hk_coll_name((hk_coll)op->coll));
 }
 

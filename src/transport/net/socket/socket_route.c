@@ -130,7 +130,7 @@ int hk_socket_routes(const hk_socket_fact *dialing, const hk_socket_fact *accept
       if (socket_route_alike(out[k].speed_mbps, out[0].speed_mbps)) out[kept++] = out[k];
     return kept;
   }
-  /* Without a wish only hardware counts as several interfaces: virtual ones mostly share a card. */
+  /* Without a setting only hardware counts as several interfaces: virtual ones mostly share a card. */
   while (out[first].speed_mbps != fastest) first++;
   hk_socket_route best = out[first];
   for (int k = 0; k < n; k++)
