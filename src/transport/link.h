@@ -8,8 +8,9 @@
  * has its own in private memory and the transport's progress moves slots from the sender's to the receiver's. If such a
  * link belongs to GPUs' kernels, a proxy moves slots between them and the transport (gpu/proxy.h).
  *
- * A multicast FIFO in shared memory has HK_MCAST_SLOTS headers and small payloads, so that a sender may run far ahead
- * with short messages if ranks take turns on few cores. It has only `nslots` large payloads, which stay in caches.
+ * In shared memory each header has a small payload as well, and there may be fewer large ones than headers, so that
+ * these stay in caches. A multicast FIFO there has HK_MCAST_SLOTS headers, so that a sender may run far ahead with short
+ * messages if ranks take turns on few cores.
  *
  * Protocol. Slots are counted from 1. The sender of slot k waits until every reader's head >= k - nslots (the credit),
  * writes payload and header fields, then publishes by storing seq = k (release). The receiver of slot k waits for seq
@@ -35,8 +36,7 @@
 #include "../program/limits.h"
 
 enum { HK_SLOT_INLINE = 48 };
-/* small_bytes of a multicast link in shared memory: at least HK_SLOT_SMALL. Measured for two ranks: messages of 8 KiB
- * take 0.66 us if a place is written again after 8 or 16 of them, and 0.42 after 32. */
+/* small_bytes of a link in shared memory: at most HK_SLOT_SMALL_MOST; of a multicast at least HK_SLOT_SMALL. */
 enum { HK_SLOT_SMALL = 1024, HK_SLOT_SMALL_MOST = 8192 };
 
 enum {

@@ -276,10 +276,10 @@ static void run_ahead(world_rank *r) {
   world_barrier(r);
   if (sends) {
     for (sent = 0; hk_link_can_send(&l, l.small_bytes + 1); sent++) hk_link_publish(&l, l.small_bytes + 1, 0, 0);
-    MUST(sent == r->env.nslots && hk_link_can_send(&l, l.small_bytes));
+    MUST(sent == l.area_mask + 1 && hk_link_can_send(&l, l.small_bytes));
   }
   world_barrier(r);
-  for (sent = 0; !sends && sent < r->env.nslots; sent++) hk_link_release(&l);
+  for (sent = 0; !sends && sent < l.area_mask + 1; sent++) hk_link_release(&l);
   world_barrier(r);
   for (uint32_t k = 0; k < LAPS * HK_MCAST_SLOTS; k++) {
     const uint32_t sizes[] = {4, 48, 49, l.small_bytes, l.small_bytes + 1, 16384};

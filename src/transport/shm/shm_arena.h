@@ -8,8 +8,8 @@
  *   status page      of each rank, then the call checks
  *   link control     [channel][sender][receiver]: slot headers, then the head
  *   multicast control [channel][sender]: slot headers, then a head for each reader
- *   link payload     [channel][sender][receiver]
- *   multicast payload [channel][sender]: the large ones, then the small ones
+ *   link payload     [channel][sender][receiver]: the large ones, then the small ones
+ *   multicast payload [channel][sender]: likewise
  *
  * It is sparse: only pages that are touched cost memory.  Control is dense, so that a rank with many links touches few
  * pages; payload is page-aligned.  Zeroed memory is an empty FIFO, so there is nothing to initialize.
@@ -29,8 +29,11 @@ typedef struct hk_shm_shape {
 typedef struct hk_shm_arena {
   char *base; /* NULL: not mapped */
   hk_shm_shape shape;
-  size_t link_control, mcast_control, payload, mcast_payload; /* bytes of one */
-  uint32_t mcast_slots;                                       /* headers of a multicast FIFO */
+  size_t link_control, mcast_control; /* bytes of one */
+  size_t link_large, mcast_large;     /* their large payloads */
+  size_t link_payload, mcast_payload; /* all payloads */
+  uint32_t payloads;                  /* large ones of a link */
+  uint32_t mcast_slots;               /* headers of a multicast FIFO */
   size_t status_pages_at, call_checks_at, links_at, mcasts_at, link_payload_at, mcast_payload_at;
   size_t bytes;
 } hk_shm_arena;
