@@ -215,7 +215,7 @@ bool hk_wire_near(ncclComm_t c, int peer);                  /* on this rank's ho
 int hk_wire_host_ranks(const struct ncclComm *c, int rank); /* how many ranks are on the host of `rank` */
 bool hk_wire_proxied(ncclComm_t c, int peer);               /* true if a transport moves the slots between the ends */
 bool hk_wire_multicasts(ncclComm_t c);                      /* a rank can write to all others at once */
-double hk_wire_reads(ncclComm_t c); /* hk_transport.reads of the transport that reaches all ranks */
+double hk_wire_reads(ncclComm_t c); /* hk_transport_zero_copy.reads of the transport that reaches all ranks */
 /* One pause of a wait. It sleeps if only the network can end the wait and has been silent for a while. */
 hk_status hk_wire_pause(ncclComm_t c, hk_waiter *w);
 /* `there`: the user has registered this host memory; false: the registration ends. Informs the transports. */

@@ -110,7 +110,8 @@ static int wire_only_sleeper(const hk_wiring *w, int rank, int nranks) {
   int sleeper = -1;
   for (int r = 0; r < nranks; r++) {
     if (r == rank) continue;
-    if (!hk_transports[w->via[r]]->sleep || (sleeper >= 0 && sleeper != w->via[r])) return -1;
+    const hk_transport_proxied *t = hk_transports[w->via[r]]->proxied;
+    if (!t || !t->sleep || (sleeper >= 0 && sleeper != w->via[r])) return -1;
     sleeper = w->via[r];
   }
   return sleeper;
@@ -144,8 +145,8 @@ hk_status hk_wire_join(ncclComm_t c, const hk_facts *all) {
   for (int r = 0; r < c->nranks; r++) HK_TRY(wire_choose_transport(c, r), out);
   w->sleeper = wire_only_sleeper(w, c->rank, c->nranks);
   for (int r = 0; r < c->nranks; r++) {
-    const hk_transport *t = hk_transports[w->via[r]];
-    if (t->apart && t->apart(w->states[w->via[r]], r)) hk_bootstrap_tolerate(c->bootstrap, r, CONTROL_AWAY_S);
+    const hk_transport_proxied *t = hk_transports[w->via[r]]->proxied;
+    if (t && t->apart && t->apart(w->states[w->via[r]], r)) hk_bootstrap_tolerate(c->bootstrap, r, CONTROL_AWAY_S);
   }
   for (int t = 0; t < HK_TRANSPORT_COUNT && w->multicast < 0; t++)
     if (hk_transports[t]->multicast && hk_transports[t]->multicast(w->states[t])) w->multicast = t;
@@ -161,7 +162,7 @@ hk_status hk_wire_pause(ncclComm_t c, hk_waiter *w) {
   if (rc != HK_OK || wiring->sleeper < 0 || wiring->collnet || !w->begin_ns) return rc;
   const uint64_t waited = w->waited_ns = hk_now_ns() - w->begin_ns;
   if (waited < SLEEP_BUSY_NS || (waited < SLEEP_NS && waited - before < BUSY_PAUSE_NS)) return rc;
-  hk_transports[wiring->sleeper]->sleep(wiring->states[wiring->sleeper]);
+  hk_transports[wiring->sleeper]->proxied->sleep(wiring->states[wiring->sleeper]);
   return rc;
 }
 
@@ -245,8 +246,8 @@ undo:
 hk_status hk_wire_progress(ncclComm_t c, bool *moved) {
   hk_cancel_hold();
   for (int t = 0; t < HK_TRANSPORT_COUNT; t++)
-    if (c->wiring->pumps[t]) HK_OR_RETURN(hk_transports[t]->progress(c->wiring->states[t], moved));
-  if (c->wiring->collnet) HK_OR_RETURN(c->wiring->collnet->transport->progress(c->wiring->collnet, moved));
+    if (c->wiring->pumps[t]) HK_OR_RETURN(hk_transports[t]->proxied->progress(c->wiring->states[t], moved));
+  if (c->wiring->collnet) HK_OR_RETURN(c->wiring->collnet->transport->proxied->progress(c->wiring->collnet, moved));
   return HK_OK;
 }
 
@@ -256,7 +257,7 @@ hk_transport_state *hk_wire_state(ncclComm_t c, int peer) { return c->wiring->st
 
 void hk_wire_use_collnet(ncclComm_t c, hk_transport_state *s) { c->wiring->collnet = s; }
 
-bool hk_wire_proxied(ncclComm_t c, int peer) { return hk_transports[c->wiring->via[peer]]->progress != NULL; }
+bool hk_wire_proxied(ncclComm_t c, int peer) { return hk_transports[c->wiring->via[peer]]->proxied != NULL; }
 
 hk_wired_link *hk_wire_next(ncclComm_t c, hk_link_walk *walk) {
   enum { EACH = HK_CHANNEL_COUNT * HK_LINK_KINDS };
@@ -274,7 +275,7 @@ hk_wired_link *hk_wire_next(ncclComm_t c, hk_link_walk *walk) {
 
 double hk_wire_reads(ncclComm_t c) {
   const int all = c->wiring->multicast; /* the transport that reaches all */
-  const hk_transport *t = all >= 0 ? hk_transports[all] : NULL;
+  const hk_transport_zero_copy *t = all >= 0 ? hk_transports[all]->zero_copy : NULL;
   return t && t->reads ? t->reads(c->wiring->states[all]) : 0;
 }
 
@@ -297,12 +298,14 @@ void hk_wire_memory(ncclComm_t c, void *base, size_t bytes, bool there) {
 
 const struct hk_remote *hk_wire_remote(ncclComm_t c, int peer, void **ctx) {
   hk_transport_state *s = hk_wire_state(c, peer);
-  return s->transport->remote ? s->transport->remote(s, peer, ctx) : NULL;
+  const hk_transport_proxied *t = s->transport->proxied;
+  return t && t->remote ? t->remote(s, peer, ctx) : NULL;
 }
 
 void hk_wire_withdraw(ncclComm_t c) {
   for (int t = 0; t < HK_TRANSPORT_COUNT; t++)
-    if (c->wiring->pumps[t] && hk_transports[t]->withdraw) hk_transports[t]->withdraw(c->wiring->states[t]);
+    if (c->wiring->pumps[t] && hk_transports[t]->proxied->withdraw)
+      hk_transports[t]->proxied->withdraw(c->wiring->states[t]);
   for (int sends = 0; sends < 2; sends++) { /* receivers first: the sender may be this rank, or wait for it */
     hk_link_walk walk = {0};
     for (hk_wired_link *l; (l = hk_wire_next(c, &walk));)

@@ -36,7 +36,7 @@ typedef struct hk_level {
 typedef struct hk_machine {
   hk_team team;
   int cores_per_host; /* cores on which a host's ranks may run together, minimum over the hosts; 0: GPUs */
-  double reads;       /* hk_transport.reads; known only after init, so no price depends on it */
+  double reads;       /* hk_transport_zero_copy.reads; known only after init, so no price depends on it */
   /* for one message, set after the choice: it exceeds the caches anyway, so waves need not fit them */
   bool long_waves;
   hk_level inside, between;

@@ -57,7 +57,7 @@ static hk_status proxy_call_progress(hk_gpu_proxy *p, hk_transport_state *s, boo
   /* release: a thread that reads the name also reads its time */
   atomic_store_explicit(&p->inside_since_ns, hk_now_ns(), memory_order_relaxed);
   atomic_store_explicit(&p->inside, s->transport->name, memory_order_release);
-  hk_status rc = s->transport->progress(s, moved);
+  hk_status rc = s->transport->proxied->progress(s, moved);
   atomic_store_explicit(&p->inside, NULL, memory_order_relaxed); /* the lock orders the rest */
   return rc;
 }

@@ -67,7 +67,7 @@ static void undelivered_open_receivers(ncclComm_t c) {
     hk_link_key key = {.peer = sends->link.peer, .kind = HK_LINK_RECV, .channel = (uint8_t)walk.channel};
     /* relaxed: a connection that is not complete yet has delivered nothing */
     if (sends->link.kind == HK_LINK_SEND && sends->link.proxied &&
-        !hk_transports[c->wiring->via[sends->link.peer]]->one_way &&
+        !hk_transports[c->wiring->via[sends->link.peer]]->proxied->one_way &&
         atomic_load_explicit(&sends->link.state, memory_order_relaxed) == HK_LINK_READY)
       (void)hk_wire_link(c, key, &l); /* without memory nothing is reported */
   }

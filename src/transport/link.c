@@ -43,7 +43,8 @@ void hk_link_warm(const hk_link *l, uint32_t bytes) {
 
 void hk_link_ring(hk_link *l) {
   l->rung = 1;
-  if (l->owner && l->owner->transport->ring) l->owner->transport->ring(l);
+  const hk_transport_proxied *t = l->owner ? l->owner->transport->proxied : NULL;
+  if (t && t->ring) t->ring(l);
 }
 
 bool hk_link_drained(hk_link *l) { return link_given_back(l) >= l->done; }

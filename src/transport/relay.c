@@ -249,7 +249,7 @@ static void relay_detach(hk_transport_state *state) {
 static bool relay_apart(hk_transport_state *state, int peer) {
   const hk_transport_env *e = state->env;
   int to = ((relay_state *)state)->routes[peer].to;
-  return hk_transport_net.apart(relay_net_of(e), relay_is_near(e, to, peer) ? to : peer);
+  return hk_transport_net.proxied->apart(relay_net_of(e), relay_is_near(e, to, peer) ? to : peer);
 }
 
 /* ---- the far end: a link of the network ---- */
@@ -388,7 +388,7 @@ static hk_status relay_progress(hk_transport_state *state, bool *moved) {
       HK_OR_RETURN(relay_check(n));
   }
   s->looks++;
-  return hk_transport_net.progress(relay_net_of(state->env), moved); /* far ends */
+  return hk_transport_net.proxied->progress(relay_net_of(state->env), moved); /* far ends */
 }
 
 /* The relay has moved on all slots when it closes the connection. */
@@ -409,12 +409,20 @@ static void relay_close(hk_link *link) {
   link->priv = NULL;
 }
 
-static void relay_withdraw(hk_transport_state *state) { hk_transport_net.withdraw(relay_net_of(state->env)); }
+static void relay_withdraw(hk_transport_state *state) { hk_transport_net.proxied->withdraw(relay_net_of(state->env)); }
 
 static const hk_transport_payload relay_payload = {
     .grows = relay_grows,
     .prepare = relay_prepare,
     .reserve = relay_reserve,
+};
+
+static const hk_transport_proxied relay_proxied = {
+    .progress = relay_progress,
+    .ring = relay_ring,
+    .withdraw = relay_withdraw,
+    .one_way = true,
+    .apart = relay_apart,
 };
 
 /* Far ends belong to the network once they are open, so functions that only they need are missing here. */
@@ -424,13 +432,9 @@ const hk_transport hk_transport_relay = {
     .attach = relay_attach,
     .join = relay_join,
     .reachable = relay_reachable,
-    .one_way = true,
-    .apart = relay_apart,
     .open = relay_open,
-    .progress = relay_progress,
-    .ring = relay_ring,
-    .withdraw = relay_withdraw,
-    .payload = &relay_payload,
     .close = relay_close,
     .detach = relay_detach,
+    .payload = &relay_payload,
+    .proxied = &relay_proxied,
 };

@@ -281,7 +281,7 @@ static void *relay_server_serve_main(void *arg) {
       next = v->next;
       relay_server_step(s, v, looks);
     }
-    hk_status rc = s->ends && s->net && !s->failed ? hk_transport_net.progress(s->net, &moved) : HK_OK;
+    hk_status rc = s->ends && s->net && !s->failed ? hk_transport_net.proxied->progress(s->net, &moved) : HK_OK;
     if (rc != HK_OK) {
       s->failed = true; /* and so is the communicator, as soon as a near rank reads this */
       relay_server_announce(s, rc);

@@ -10,10 +10,11 @@
  *   reachable called for each peer, often; a pure function of what was exchanged, so that both ends return the same
  *   open      fills one end of a link. The peer opens the other end at another time: neither may wait for the other
  *             here, and links that cannot be ready at once are left CONNECTING
- *   progress  only for links whose ends share no memory (`proxied`)
- *   refer, resolve  only for references to memory that the receiver must map first
  *   close     frees what `open` allocated for this end
  *   detach    frees the state; every link has been closed before
+ *
+ * What only some transports do is in groups, each with a struct of its own: references to memory that the receiver must
+ * map first (zero_copy), slots that must be moved because the ends share no memory (proxied), and others.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -84,9 +85,9 @@ static void self_detach(hk_transport_state *state) {
   free(s);
 }
 
-/* Functions that are NULL: join (no peers), multicast (no other rank would read it), progress (the ends share memory),
- * zero_copy (by_ref == 2: addresses are passed as they are), close (`open` allocates nothing for an end), and all
- * services other than links. */
+/* Functions that are NULL: join (no peers), multicast (no other rank would read it), close (`open` allocates nothing
+ * for an end). Groups that are NULL: zero_copy (by_ref == 2: addresses are passed as they are), payload, proxied (the
+ * ends share memory), host. */
 const hk_transport hk_transport_self = {
     .name = "self",
     .attach = self_attach,

@@ -103,6 +103,9 @@ typedef struct hk_transport_payload {
 
 /* User memory as the place of a message: references to the sender's, places in the receiver's. */
 typedef struct hk_transport_zero_copy {
+  /* Valid after the init of all ranks, and equal on all. Not 0: links with one reader can refer to any memory from a
+   * slot's size on, and then the reader's copy takes as long as so many copies by a core. NULL: 0. */
+  double (*reads)(hk_transport_state *s);
   /* Turns a reference of `link` into an address.  NULL: no references are sent across processes. */
   const void *(*resolve)(hk_transport_state *s, hk_link *link, const hk_ref *ref, size_t bytes);
   /* Sender: the reference for [data, data + bytes); false if the memory cannot be shared.  NULL: always false. */
@@ -122,6 +125,28 @@ typedef struct hk_transport_zero_copy {
   /* Copies the data of a reference with HK_REGION_PRIVATE. NULL: `refer` returns no such reference. */
   hk_status (*fetch)(hk_transport_state *s, hk_link *link, const hk_ref *ref, void *to, size_t bytes);
 } hk_transport_zero_copy;
+
+/* Links whose two ends share no memory: the transport moves their slots (hk_link.proxied). */
+typedef struct hk_transport_proxied {
+  /* Moves slots on proxied links and never blocks; *moved is set if anything moved. */
+  hk_status (*progress)(hk_transport_state *s, bool *moved);
+  /* A lane has filled a slot of a proxied link that was not `rung`.  On the lanes' thread.  NULL: progress looks at all
+   * links. */
+  void (*ring)(hk_link *link);
+  /* Sleeps until there may be data to move, or for about a millisecond. NULL: the transport cannot sleep. */
+  void (*sleep)(hk_transport_state *s);
+  /* An operation has ended with an error: after this returns, nothing is written to offered places. The communicator is
+   * not used again. From its lane's thread. NULL: only `progress` writes to them. */
+  void (*withdraw)(hk_transport_state *s);
+  /* True if no connection of a link also carries the other direction. */
+  bool one_way;
+  /* True if data to the peer uses a separate network, not TCP, that itself detects that the peer's host is gone. NULL:
+   * false. */
+  bool (*apart)(hk_transport_state *s, int peer);
+  /* The functions of one-sided operations on `peer`; *ctx: their first argument. NULL result, or a NULL slot: none.
+   * From any thread. */
+  const struct hk_remote *(*remote)(hk_transport_state *s, int peer, void **ctx);
+} hk_transport_proxied;
 
 /* Services other than links, for the ranks of a host.  The first transport that has them is used.  Valid from `join` to
  * `detach`. */
@@ -155,7 +180,8 @@ typedef struct hk_transport_host {
   hk_status (*write)(hk_transport_state *s, int peer, uint64_t at, const void *from, size_t bytes);
 } hk_transport_host;
 
-/* The state goes first to each function.  A slot that may be NULL says so. */
+/* What each transport does; the groups at the end are for some. The state goes first to each function. A slot that may
+ * be NULL says so. */
 typedef struct hk_transport {
   const char *name;
   size_t fact_bytes; /* of its fact, at most HK_FACT_BYTES; 0: it has none */
@@ -167,37 +193,16 @@ typedef struct hk_transport {
   /* True if this rank can reach `peer`. If not, `why` gets the reason, or stays empty if the transport is not needed
    * here. Symmetric: both ranks get the same result. */
   bool (*reachable)(hk_transport_state *s, int peer, char *why, size_t why_bytes);
-  /* True if no connection of a link also carries the other direction. */
-  bool one_way;
-  /* True if data to the peer uses a separate network, not TCP, that itself detects that the peer's host is gone. NULL:
-   * false. */
-  bool (*apart)(hk_transport_state *s, int peer);
   /* True if links of kind HK_LINK_MCAST_* can be opened. NULL: false. */
   bool (*multicast)(hk_transport_state *s);
-  /* Valid after the init of all ranks, and equal on all. Not 0: links with one reader can refer to any memory from a
-   * slot's size on, and then the reader's copy takes as long as so many copies by a core. NULL: 0. */
-  double (*reads)(hk_transport_state *s);
   /* Fills one end of a link; the peer opens the other end, in any order.  The link's state may be CONNECTING. */
   hk_status (*open)(hk_transport_state *s, const hk_link_key *key, hk_link *link);
-  /* Moves slots on proxied links and never blocks; *moved is set if anything moved. NULL: the two ends of a link share
-   * memory, so the receiver sees a slot once the sender has published it. */
-  hk_status (*progress)(hk_transport_state *s, bool *moved);
-  /* A lane has filled a slot of a proxied link that was not `rung`.  On the lanes' thread.  NULL: progress looks at all
-   * links. */
-  void (*ring)(hk_link *link);
-  /* Sleeps until there may be data to move, or for about a millisecond. NULL: the transport cannot sleep. */
-  void (*sleep)(hk_transport_state *s);
-  /* An operation has ended with an error: after this returns, nothing is written to offered places. The communicator is
-   * not used again. From its lane's thread. NULL: only `progress` writes to them. */
-  void (*withdraw)(hk_transport_state *s);
   /* NULL: nothing to give back. */
   void (*close)(hk_link *link);
   void (*detach)(hk_transport_state *s);
-  /* The functions of one-sided operations on `peer`; *ctx: their first argument. NULL result, or a NULL slot: none.
-   * From any thread. */
-  const struct hk_remote *(*remote)(hk_transport_state *s, int peer, void **ctx);
 
   const hk_transport_zero_copy *zero_copy; /* NULL: all messages go through slots, except with hk_link.by_ref 2 */
   const hk_transport_payload *payload;     /* NULL: `open` makes the memory of all payloads, on the host */
+  const hk_transport_proxied *proxied;     /* NULL: a receiver sees a slot once the sender has published it */
   const hk_transport_host *host;           /* NULL: none of these services */
 } hk_transport;

@@ -157,14 +157,14 @@ TEST(nothing_lands_behind) {
   ck_assert(pass(&t, 0));
   int nqps = verbs->nqps;
   offer(&t, 1);
-  hk_transport_net.withdraw(receiver); /* no rank knows of it, and none will */
+  hk_transport_net.proxied->withdraw(receiver); /* no rank knows of it, and none will */
   ck_assert_int_eq(verbs->nqps, nqps);
   progress(&t);
   send_one(&t, 1);
   ck_assert(!take_one(&t, 1));
   offer(&t, 2);
   progress(&t);
-  hk_transport_net.withdraw(receiver);
+  hk_transport_net.proxied->withdraw(receiver);
   ck_assert_int_eq(verbs->nqps, nqps - 1);
   ck_assert_int_eq(atomic_load(&t.recv->state), HK_LINK_FAILED);
   memset(t.memory, 0x55, MEMORY);

@@ -48,7 +48,8 @@ int getsockopt(int fd, int level, int name, void *value, socklen_t *bytes) {
 static const hk_ib_conn *scene_conn(const scene *s, int rank) {
   const hk_link *l = s->send[rank] ? s->send[rank] : s->recv[rank];
   void *ctx = NULL;
-  if (!l || hk_transport_net.remote(s->w->ranks[rank].state, 1 - rank, &ctx) != &hk_ib_remote_table) return NULL;
+  if (!l || hk_transport_net.proxied->remote(s->w->ranks[rank].state, 1 - rank, &ctx) != &hk_ib_remote_table)
+    return NULL;
   const hk_ib_ctx *x = ctx;
   const void *c = ((const hk_net_end *)l->priv)->priv;
   for (uint32_t i = 0; i < x->room; i++)
@@ -110,7 +111,7 @@ static void scene_turn(scene *s) {
     trace_pass_controls();
     bool moved = false;
     if (s->rc[i] == HK_OK) s->rc[i] = net_progress(&s->w->ranks[i], &moved);
-    if (s->rc[i] == HK_OK && !moved) hk_transport_net.sleep(s->w->ranks[i].state);
+    if (s->rc[i] == HK_OK && !moved) hk_transport_net.proxied->sleep(s->w->ranks[i].state);
     scene_check(s, i);
     if (s->rc[i] != HK_OK && !s->ended[i]) trace_failure(i, s->rc[i]);
     s->ended[i] = s->rc[i] != HK_OK;

@@ -239,7 +239,7 @@ static inline void net_note_move(bool moved) {
 
 static inline hk_status net_progress(net_rank *r, bool *moved) {
   bool m = false;
-  hk_status rc = hk_transport_net.progress(r->state, &m);
+  hk_status rc = hk_transport_net.proxied->progress(r->state, &m);
   net_note_move(m);
   if (moved) *moved = m;
   return rc;
@@ -248,7 +248,7 @@ static inline hk_status net_progress(net_rank *r, bool *moved) {
 /* The same for waits of seconds: leaves the core to others if nothing moved. */
 static inline hk_status net_progress_and_nap(net_rank *r) {
   bool moved = false;
-  hk_status rc = hk_transport_net.progress(r->state, &moved);
+  hk_status rc = hk_transport_net.proxied->progress(r->state, &moved);
   if (!moved) usleep(200);
   return rc;
 }

@@ -139,7 +139,7 @@ static hk_status run(int first, int end, unsigned rounds) {
     const int kind = first + (int)(what >> 8) % (end - first);
     const unsigned most = rounds * (kind == 3 || kind == 4 ? (unsigned)n : 1);
     if (what >> 16 & 1)
-      HK_OR_RETURN(hk_transport_collnet.progress(m->state, &moved));
+      HK_OR_RETURN(hk_transport_collnet.proxied->progress(m->state, &moved));
     else if (kind % 2 == 0 && m->sent[kind] < most)
       send_one(m, kind);
     else if (kind % 2 && m->got[kind] < most)
@@ -185,7 +185,7 @@ TEST_LOOP(carries_all_kinds, HK_ARRAY_LENGTH(groups)) {
     if (n > 2) ck_assert_int_eq(open_link(0, k, neighbour(0, k + 1), &l), HK_ERR_INTERNAL); /* no neighbour there */
     if (k % 2 == 0) open_all(k, k + 1);
     for (int i = 0; i < n; i++) /* half of it is there */
-      ck_assert_int_eq(hk_transport_collnet.progress(members[i].state, &moved), HK_OK);
+      ck_assert_int_eq(hk_transport_collnet.proxied->progress(members[i].state, &moved), HK_OK);
     ck_assert(!moved);
     if (k % 2) open_all(k, k + 1);
     ck_assert_int_eq(open_link(0, k, neighbour(0, k), &l), HK_ERR_INTERNAL); /* it is open */
@@ -211,7 +211,8 @@ TEST(bounds_rounds) {
     }
     for (int slots = 0; slots < 2 && !round;) {
       bool moved = false;
-      for (int i = 0; i < n; i++) ck_assert_int_eq(hk_transport_collnet.progress(members[i].state, &moved), HK_OK);
+      for (int i = 0; i < n; i++)
+        ck_assert_int_eq(hk_transport_collnet.proxied->progress(members[i].state, &moved), HK_OK);
       if (!hk_link_can_recv(&members[0].links[3])) continue;
       const char *data = hk_link_recv_data(&members[0].links[3]);
       ck_assert(hk_link_recv_slot(&members[0].links[3])->bytes == bytes && data[0] == slots + 1);
@@ -220,7 +221,7 @@ TEST(bounds_rounds) {
     }
   }
   bool moved = false;
-  ck_assert_int_eq(hk_transport_collnet.progress(members[0].state, &moved), HK_ERR_INTERNAL);
+  ck_assert_int_eq(hk_transport_collnet.proxied->progress(members[0].state, &moved), HK_ERR_INTERNAL);
   detach_all();
 }
 
@@ -289,7 +290,8 @@ TEST_RANGE(fails_links_of_lost_ranks, 1, 3) {
   members[0].sent[2] = 2; /* a slot, or the first ones, that are not empty */
   members[0].sent[4] = 2 * 2;
   for (int i = 0; i < _i; i++) send_one(&members[0], _i * 2);
-  for (int i = 0; i < 1000000 && rc == HK_OK; i++) rc = hk_transport_collnet.progress(members[0].state, &moved);
+  for (int i = 0; i < 1000000 && rc == HK_OK; i++)
+    rc = hk_transport_collnet.proxied->progress(members[0].state, &moved);
   ck_assert_int_eq(rc, _i ? HK_ERR_REMOTE : HK_OK);
   for (int k = 1; k < KINDS; k += 2)
     ck_assert_int_eq(atomic_load(&members[0].links[k].state), _i ? HK_LINK_FAILED : HK_LINK_READY);

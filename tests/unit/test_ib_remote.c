@@ -22,7 +22,7 @@ static puts_bench setup(int devices, size_t signals) {
   rdma_plenty = true;
   rdma_param("NCCL_NET_FORCE_MERGE", "fake0,fake1");
   b.w = ib_world(8, 65536);
-  for (int i = 0; i < 2; i++) b.remote = hk_transport_net.remote(b.w->ranks[i].state, 1 - i, &b.ctx[i]);
+  for (int i = 0; i < 2; i++) b.remote = hk_transport_net.proxied->remote(b.w->ranks[i].state, 1 - i, &b.ctx[i]);
   ck_assert_ptr_nonnull(b.remote);
   b.counters = mmap(NULL, 65536, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   b.from = mmap(NULL, 2 * MEMORY, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

@@ -92,7 +92,7 @@ TEST(writes_to_places) {
   scene_exchange(s, large, HK_ARRAY_LENGTH(large), 3);
   offer_all(s, 0, large, HK_ARRAY_LENGTH(large), 18);
   scene_turns(s, 3);
-  hk_transport_net.withdraw(s->w->ranks[0].state);
+  hk_transport_net.proxied->withdraw(s->w->ranks[0].state);
   scene_turns(s, 20);
   scene_close();
 }
@@ -384,13 +384,13 @@ TEST(serves_several_connections) {
   scene_turns(s, 20);
   scene_exchange(s, small, HK_ARRAY_LENGTH(small), 4);
   for (int i = 0; i < 2; i++) {
-    hk_transport_net.sleep(s->w->ranks[i].state);
+    hk_transport_net.proxied->sleep(s->w->ranks[i].state);
     scene_check(s, i);
   }
   (void)scene_send(s, 0, 8);
-  hk_transport_net.sleep(s->w->ranks[0].state);
+  hk_transport_net.proxied->sleep(s->w->ranks[0].state);
   scene_turn(s);
-  hk_transport_net.sleep(s->w->ranks[1].state);
+  hk_transport_net.proxied->sleep(s->w->ranks[1].state);
   scene_check(s, 1);
   scene_turns(s, 70);
   for (int i = 0; i < 4; i++) net_unlink(more[i]);
@@ -424,7 +424,7 @@ TEST_LOOP(carries_from_gpu_to_gpu, HK_ARRAY_LENGTH(on_gpu)) {
   verbs->late = on_gpu[_i].flushing != HK_IB_NO_FLUSH;
   for (int i = 0; i < 2; i++) {
     void *ctx;
-    (void)hk_transport_net.remote(s->w->ranks[i].state, 1 - i, &ctx);
+    (void)hk_transport_net.proxied->remote(s->w->ranks[i].state, 1 - i, &ctx);
     hk_ib_ctx *x = ctx;
     x->gpu.known = x->gpu.direct = true;
     x->gpu.flushing = (uint8_t)on_gpu[_i].flushing;
@@ -452,7 +452,7 @@ TEST(puts_by_the_card) {
   scene *s = scene_open("puts", 1);
   void *ctx[2];
   const hk_remote *remote = NULL;
-  for (int i = 0; i < 2; i++) remote = hk_transport_net.remote(s->w->ranks[i].state, 1 - i, &ctx[i]);
+  for (int i = 0; i < 2; i++) remote = hk_transport_net.proxied->remote(s->w->ranks[i].state, 1 - i, &ctx[i]);
   ck_assert_int_eq(remote->open(ctx[0], 1, 3), HK_OK);
   hk_transport_net.zero_copy->memory(s->w->ranks[1].state, s->memory[1], MEMORY, true);
   for (unsigned k = 0; k < 12; k++) {

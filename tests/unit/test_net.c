@@ -239,9 +239,9 @@ TEST(leaves_no_descriptors) {
       ck_assert_int_eq(net_progress(&w->ranks[0], NULL), HK_OK);
     }
     to->waiting = HK_LINK_WAITS;
-    hk_transport_net.sleep(w->ranks[0].state);
+    hk_transport_net.proxied->sleep(w->ranks[0].state);
     ck_assert_int_eq(net_progress(&w->ranks[1], NULL), HK_OK); /* takes the connection */
-    hk_transport_net.sleep(w->ranks[1].state);
+    hk_transport_net.proxied->sleep(w->ranks[1].state);
     ck_assert_int_gt(open_fds(), before + 3);
     net_world_free(w);
     ck_assert_int_eq(open_fds(), before);
@@ -340,8 +340,8 @@ TEST(knows_no_peers_before_the_exchange) {
       hk_transport_state *s = w.ranks[0].state;
       ck_assert_int_eq(hk_transport_net.reachable(s, peer, why, sizeof why), reaches);
       if (!reaches) ck_assert_msg(strstr(why, round ? "it is this rank itself" : "not exchanged"), "%s", why);
-      ck_assert(!hk_transport_net.apart(s, peer)); /* over TCP: no */
-      ck_assert(!hk_transport_net.remote(s, peer, &ctx));
+      ck_assert(!hk_transport_net.proxied->apart(s, peer)); /* over TCP: no */
+      ck_assert(!hk_transport_net.proxied->remote(s, peer, &ctx));
       ck_assert_int_eq(ctx != NULL, reaches); /* it has no one-sided operations */
     }
     if (!round) ck_assert_int_eq(hk_transport_net.join(w.ranks[0].state, &(hk_facts){facts, HK_FACT_BYTES}), HK_OK);

@@ -163,7 +163,7 @@ static hk_status progress(void) {
   bool moved;
   hk_status rc = HK_OK;
   for (int i = 0; i < 1000 && rc == HK_OK; i++)
-    rc = hk_transport_relay.progress(relay, &moved); /* it looks now and then */
+    rc = hk_transport_relay.proxied->progress(relay, &moved); /* it looks now and then */
   return rc;
 }
 
@@ -206,13 +206,13 @@ TEST(rings_if_it_sleeps) {
   _Atomic(uint32_t) *asleep = (_Atomic(uint32_t) *)(void *)((char *)l->slots - PAGE);
   ck_assert_int_eq(recv(relay_fd, bells, sizeof bells, 0), sizeof(hk_relay_request));
   l->rung = 1;
-  hk_transport_relay.ring(l);
+  hk_transport_relay.proxied->ring(l);
   ck_assert(recv(relay_fd, bells, sizeof bells, 0) < 0 && !l->rung);
   atomic_store(asleep, 1);
-  for (int i = 0; i < 2; i++) hk_transport_relay.ring(l);
+  for (int i = 0; i < 2; i++) hk_transport_relay.proxied->ring(l);
   ck_assert_int_eq(recv(relay_fd, bells, sizeof bells, 0), 2);
   close(relay_fd);
-  hk_transport_relay.ring(l); /* progress finds that it has gone */
+  hk_transport_relay.proxied->ring(l); /* progress finds that it has gone */
   hk_transport_relay.close(l);
   free(l);
 }
@@ -378,7 +378,7 @@ static uint64_t deadline_ns; /* of a test that waits for a slot that does not co
 static void step_far(void) {
   bool moved;
   ck_assert_msg(hk_now_ns() < deadline_ns, "a slot does not come");
-  ck_assert_int_eq(hk_transport_net.progress(w->ranks[2].state, &moved), HK_OK);
+  ck_assert_int_eq(hk_transport_net.proxied->progress(w->ranks[2].state, &moved), HK_OK);
   sched_yield();
 }
 

@@ -291,7 +291,7 @@ static void no_peek(world_rank *r) {
   world_barrier(r);
   world_open(r, sends, sends ? HK_LINK_SEND : HK_LINK_RECV, 0, &l);
   if (sends) MUST(!r->transport->zero_copy->refer(r->state, &l, data, PIECE, &ref));
-  MUST(r->transport->reads(r->state) == 0);
+  MUST(r->transport->zero_copy->reads(r->state) == 0);
   world_close(r, &l);
   free(data);
 }
@@ -328,7 +328,7 @@ static void peek_alone(world_rank *r) {
   bool fits = r->world->slot_bytes >= LEAST; /* what is too short for a reference */
   char *data = calloc(1, PIECE);
   world_barrier(r);
-  MUST((r->transport->reads(r->state) > 0) == fits);
+  MUST((r->transport->zero_copy->reads(r->state) > 0) == fits);
   if (paired) world_open(r, sends, sends ? HK_LINK_SEND : HK_LINK_RECV, 0, &pair);
   world_open(r, 0, sends ? HK_LINK_MCAST_SEND : HK_LINK_MCAST_RECV, 0, &all);
   if (sends) {

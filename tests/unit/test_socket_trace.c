@@ -234,7 +234,7 @@ static void turn(scene *s, int me) {
   asking = me;
   bool moved = false;
   if (s->rc[me] == HK_OK) s->rc[me] = net_progress(&s->w->ranks[me], &moved);
-  if (s->rc[me] == HK_OK && !moved) hk_transport_net.sleep(s->w->ranks[me].state);
+  if (s->rc[me] == HK_OK && !moved) hk_transport_net.proxied->sleep(s->w->ranks[me].state);
   trace_log();
   if (s->rc[me] != HK_OK && !s->ended[me]) trace_failure(me, s->rc[me]);
   s->ended[me] = s->rc[me] != HK_OK;

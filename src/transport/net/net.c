@@ -498,6 +498,15 @@ static const hk_transport_zero_copy net_zero_copy = {
     .post_target = net_offer,
 };
 
+static const hk_transport_proxied net_proxied = {
+    .progress = net_progress,
+    .ring = net_ring,
+    .sleep = net_sleep,
+    .withdraw = net_withdraw,
+    .apart = net_apart,
+    .remote = net_remote,
+};
+
 /* NULL: multicast (a network has no link to several ranks). */
 const hk_transport hk_transport_net = {
     .name = "net",
@@ -505,15 +514,10 @@ const hk_transport hk_transport_net = {
     .attach = net_attach,
     .join = net_join,
     .reachable = net_reachable,
-    .apart = net_apart,
     .open = net_open,
-    .progress = net_progress,
-    .ring = net_ring,
-    .sleep = net_sleep,
-    .withdraw = net_withdraw,
+    .close = net_close,
+    .detach = net_detach,
     .zero_copy = &net_zero_copy,
     .payload = &net_payload,
-    .close = net_close,
-    .remote = net_remote,
-    .detach = net_detach,
+    .proxied = &net_proxied,
 };

@@ -114,6 +114,7 @@ static const hk_transport_host shm_host = {
 };
 
 static const hk_transport_zero_copy shm_zero_copy = {
+    .reads = hk_shm_reads,
     .resolve = hk_shm_resolve,
     .refer = hk_shm_refer,
     .export_target = hk_shm_export_target,
@@ -129,7 +130,6 @@ const hk_transport hk_transport_shm = {
     .join = shm_join,
     .reachable = shm_reachable,
     .multicast = shm_multicast,
-    .reads = hk_shm_reads,
     .open = shm_open,
     .close = hk_shm_region_close,
     .detach = shm_detach,

@@ -327,11 +327,13 @@ static bool collnet_reachable(hk_transport_state *state, int peer, char *why, si
 }
 
 /* NULL: the functions for a single peer. hk_collnet_begin and hk_collnet_connect replace attach and join. */
+static const hk_transport_proxied collnet_proxied = {.progress = collnet_progress};
+
 const hk_transport hk_transport_collnet = {
     .name = "collnet",
     .reachable = collnet_reachable,
     .open = collnet_open_link,
-    .progress = collnet_progress,
     .close = collnet_close_link,
     .detach = collnet_detach,
+    .proxied = &collnet_proxied,
 };
