@@ -47,6 +47,8 @@ typedef struct hk_bootstrap_options {
    * about (verdicts: for each rank that reports one; lost links: for each that takes precedence over those before). The
    * event is also passed on to the neighbours. */
   void (*on_event)(void *arg, const hk_event *event);
+  /* The same after `on_event`, but only for failures: the bootstrap's collectives cannot complete any more. */
+  void (*on_failure)(void *arg, const hk_event *event);
   /* Fills in what this rank does, for ranks that ask. Runs on the listener's thread, or on another rank's thread of
    * this process: it reads atomics and never blocks. What it does not set stays zero (waits_for: -1). NULL:
    * HK_PHASE_IDLE. */

@@ -110,6 +110,11 @@ bool hk_bootstrap_left(hk_bootstrap *b, int rank) {
   return left;
 }
 
+static void event_tell(const hk_bootstrap *b, const hk_event *e) {
+  if (b->o.on_event) b->o.on_event(b->o.arg, e);
+  if (b->o.on_failure && !hk_event_is_notice(e)) b->o.on_failure(b->o.arg, e);
+}
+
 /* The other ranks of a dead rank's process are dead, too; some of them may have had links only among themselves. */
 static void event_infer_deaths(hk_bootstrap *b, const hk_event *dead) {
   pthread_mutex_lock(&b->lock);
@@ -122,7 +127,7 @@ static void event_infer_deaths(hk_bootstrap *b, const hk_event *dead) {
     if (r == dead->rank || hk_contact_process(hk_contact_of(b, r)) != process) continue;
     hk_event e = *dead;
     e.rank = r;
-    if (!hk_bootstrap_left(b, r) && event_note(b, &e) && b->o.on_event) b->o.on_event(b->o.arg, &e);
+    if (!hk_bootstrap_left(b, r) && event_note(b, &e)) event_tell(b, &e);
   }
 }
 
@@ -130,8 +135,8 @@ void hk_event_received(hk_bootstrap *b, const hk_event *e, const hk_overlay_link
   if (!event_note(b, e)) return;
   HK_INFO(HK_SUB_INIT | HK_SUB_BOOTSTRAP, "rank %d of %d: event %d about rank %d: %s", b->rank, b->nranks, e->kind,
           e->rank, e->text);
-  event_pass_on(b, e, from); /* before the callback, so that the other ranks do not wait for it */
-  if (b->o.on_event) b->o.on_event(b->o.arg, e);
+  event_pass_on(b, e, from); /* before the callbacks, so that the other ranks do not wait for them */
+  event_tell(b, e);
   if (e->kind == HK_EVENT_DEAD) event_infer_deaths(b, e);
 }
 

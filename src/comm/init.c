@@ -9,7 +9,6 @@
 #include "../core/comm.h"
 #include "../failure/failure.h"
 #include "../failure/flight.h"
-#include "../failure/precedence.h"
 #include "../failure/watch.h"
 #include "children.h"
 #include "ras_part.h"
@@ -23,24 +22,12 @@ static bool init_revoked_by(ncclComm_t c, int rank) {
   return atomic_load(&c->health.progress) != HK_IN_PROGRESS;
 }
 
-/* On a thread of the bootstrap. */
+/* On a thread of the bootstrap: what an event means in addition to a failure (hk_failure_received). */
 static void init_on_event(void *arg, const hk_event *e) {
   ncclComm_t c = arg;
-  char text[sizeof c->health.text];
-  bool known = atomic_load(&c->health.settled);
-  if (e->kind == HK_EVENT_SHRINK) {
-    hk_children_heard(c, e);
-    return;
-  }
+  if (e->kind == HK_EVENT_SHRINK) hk_children_heard(c, e);
   if (e->kind == HK_EVENT_DEAD) hk_ras_part_heard_death();
-  if (e->kind == HK_EVENT_REVOKE && !init_revoked_by(c, e->rank)) return;
-  if (e->kind == HK_EVENT_ABORT && e->code) return; /* a consequence of a failure whose event is under way */
-  hk_failure_text(e, c->rank, text, sizeof text);
-  if (e->kind == HK_EVENT_SUSPECT || known) /* usually a consequence of another event */
-    HK_INFO(HK_SUB_INIT, "rank %d of %d: rank %d reports: %s", c->rank, c->nranks, e->from, text);
-  else
-    HK_WARN("rank %d of %d: %s", c->rank, c->nranks, text);
-  hk_failure_record(c, e);
+  if (e->kind == HK_EVENT_REVOKE && init_revoked_by(c, e->rank)) hk_failure_received(c, e);
 }
 
 /* Pairs with init_revoked_by: at least one of the two threads sees what the other has set. */
@@ -60,6 +47,7 @@ hk_status hk_comm_init(ncclComm_t c, const hk_init *how) {
                             .settings = c->settings,
                             .wait = &c->wait,
                             .on_event = init_on_event,
+                            .on_failure = hk_failure_received,
                             .report = hk_watch_report,
                             .meter = c->order.meter,
                             .arg = c};

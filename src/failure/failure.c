@@ -2,6 +2,7 @@
 /* The failure of a communicator: what ends it, and the text that all ranks give (failure.h, precedence.h). */
 #include "failure.h"
 #include <stdio.h>
+#include "../base/log.h"
 #include "../boot/bootstrap.h"
 #include "../core/call.h"
 #include "flight.h"
@@ -46,6 +47,17 @@ void hk_failure_record(ncclComm_t c, const hk_event *e) {
   }
   pthread_mutex_unlock(&h->lock);
   hk_flight_await(c);
+}
+
+void hk_failure_received(void *comm, const hk_event *e) {
+  ncclComm_t c = comm;
+  char text[sizeof c->health.text];
+  hk_failure_text(e, c->rank, text, sizeof text);
+  if (e->kind == HK_EVENT_SUSPECT || atomic_load(&c->health.settled)) /* usually a consequence of another event */
+    HK_INFO(HK_SUB_INIT, "rank %d of %d: rank %d reports: %s", c->rank, c->nranks, e->from, text);
+  else
+    HK_WARN("rank %d of %d: %s", c->rank, c->nranks, text);
+  hk_failure_record(c, e);
 }
 
 void hk_failure_raise(ncclComm_t c, hk_event_kind kind, int rank, hk_status code, const char *text) {

@@ -13,6 +13,8 @@ bool hk_comm_fail(ncclComm_t c, hk_status code, const char *text);
 /* Ends the communicator for an event that other ranks may report better: waits end at once, the event to report is
  * settled a little later. From any thread; never blocks. */
 void hk_failure_record(ncclComm_t c, const hk_event *e);
+/* The same for an event that the bootstrap has received (hk_bootstrap_options.on_failure), which is logged, too. */
+void hk_failure_received(void *comm, const hk_event *e);
 /* The same for an event of this rank, which is also sent to the other ranks. `text` may be as long as an event's. */
 void hk_failure_raise(ncclComm_t c, hk_event_kind kind, int rank, hk_status code, const char *text);
 /* The settled failure; HK_OK if there is none, or if it is not settled. */

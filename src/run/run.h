@@ -25,9 +25,9 @@ hk_status hk_choose(ncclComm_t c, const hk_call *op, const struct hk_plan **plan
 hk_status hk_choose_scratch(ncclComm_t c, size_t bytes, void **out);
 
 /* ---- ended.c ---- */
-/* An operation ended with `rc`. This rank found the cause (in a message, a link or its own memory), or another rank
- * reported it. Returns the status that all ranks agree on. `x` is NULL for a send or receive. `peer` is the rank that
- * is involved; -1: x has it. */
+/* An operation ended with `rc`. If the communicator has not failed, this rank is the first to see the cause (in a
+ * message, a link or its own memory), and raises it. Then returns the settled failure, as hk_failure_resolve does. `x`
+ * is NULL for a send or receive. `peer` is the rank that is involved; -1: x has it. */
 hk_status hk_run_ended(ncclComm_t c, const hk_call *call, const struct hk_exec *x, int peer, hk_status rc);
 /* Returns the status of a call that could not begin. A wrong argument is found by all ranks or concerns only this one,
  * and changes nothing. If this rank lacks a resource, the other ranks would wait, so the communicator fails. */
