@@ -72,7 +72,7 @@ typedef struct hk_long_launch {
   uint64_t waited_ns;
   bool captured;   /* or it is a replay of a graph */
   char peers[96];  /* the ranks whose data it awaits over the network, "1, 3"; empty: none */
-  char links[480]; /* the states of its links, from "; " on (proxy.h) */
+  char links[480]; /* the states of its links, from "; " on. Both are from hk_gpu_proxy_report (gpu/proxy.h) */
 } hk_long_launch;
 /* Reports it, with the ranks that have begun more or fewer operations; an error if HOCKET_WATCHDOG_ABORT is set. From
  * any thread; takes about a second at most. */

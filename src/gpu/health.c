@@ -98,8 +98,7 @@ hk_status hk_gpu_watch(ncclComm_t c) {
   HK_OR_RETURN(hk_gpu_order_over(g->order, &done));
   if (done || !health_is_due(c, &l)) return HK_OK;
   HK_OR_RETURN(hk_mismatch_look_back(c)); /* messages of the LL protocols do not name their call */
-  hk_gpu_proxy_waits_for(g->links->proxy, l.peers, sizeof l.peers);
-  hk_gpu_proxy_report(g->links->proxy, l.links, sizeof l.links);
+  hk_gpu_proxy_report(g->links->proxy, l.peers, sizeof l.peers, l.links, sizeof l.links);
   return hk_watch_launch(c, &l);
 }
 

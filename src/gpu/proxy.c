@@ -389,19 +389,6 @@ void hk_gpu_proxy_describe(const hk_gpu_proxy_link *l, char *text, size_t bytes)
            waits[l->sends][l->waits]);
 }
 
-void hk_gpu_proxy_waits_for(hk_gpu_proxy *p, char *text, size_t bytes) {
-  size_t used = 0;
-  text[0] = 0;
-  if (!p || !proxy_enter_for_report(p)) return;
-  for (hk_gpu_proxied *f = p->links; f && used < bytes; f = f->next) {
-    bool seen = hk_link_waits(&f->link) != HK_LINK_WAITS;
-    for (hk_gpu_proxied *k = p->links; k != f && !seen; k = k->next)
-      seen = k->link.peer == f->link.peer && hk_link_waits(&k->link) == HK_LINK_WAITS;
-    if (!seen) used += (size_t)snprintf(text + used, bytes - used, "%s%u", used ? ", " : "", f->link.peer);
-  }
-  proxy_leave(p);
-}
-
 static void proxy_describe_call(hk_gpu_proxy *p, char *text, size_t bytes) {
   /* acquire: the time belongs to this name's call or to a later one */
   const char *inside = atomic_load_explicit(&p->inside, memory_order_acquire);
@@ -411,14 +398,20 @@ static void proxy_describe_call(hk_gpu_proxy *p, char *text, size_t bytes) {
            (unsigned long long)(hk_ago_ns(hk_now_ns(), since) / (1000 * MS)));
 }
 
-void hk_gpu_proxy_report(hk_gpu_proxy *p, char *text, size_t bytes) {
+/* Under the lock: hk_gpu_proxy_report's `peers`, each once. */
+static void proxy_list_awaited(const hk_gpu_proxy *p, char *text, size_t bytes) {
   size_t used = 0;
-  text[0] = 0;
-  if (!p) return;
-  if (!proxy_enter_for_report(p)) {
-    proxy_describe_call(p, text, bytes);
-    return;
+  for (hk_gpu_proxied *f = p->links; f && used < bytes; f = f->next) {
+    bool seen = hk_link_waits(&f->link) != HK_LINK_WAITS;
+    for (hk_gpu_proxied *k = p->links; k != f && !seen; k = k->next)
+      seen = k->link.peer == f->link.peer && hk_link_waits(&k->link) == HK_LINK_WAITS;
+    if (!seen) used += (size_t)snprintf(text + used, bytes - used, "%s%u", used ? ", " : "", f->link.peer);
   }
+}
+
+/* Under the lock: its `links`. */
+static void proxy_list_waiting(const hk_gpu_proxy *p, char *text, size_t bytes) {
+  size_t used = 0;
   for (const hk_gpu_proxied *f = p->links; f && used < bytes; f = f->next) {
     hk_gpu_proxy_link l;
     char one[200];
@@ -427,5 +420,13 @@ void hk_gpu_proxy_report(hk_gpu_proxy *p, char *text, size_t bytes) {
     hk_gpu_proxy_describe(&l, one, sizeof one);
     used += (size_t)snprintf(text + used, bytes - used, "; it %s", one);
   }
+}
+
+void hk_gpu_proxy_report(hk_gpu_proxy *p, char *peers, size_t peers_bytes, char *links, size_t links_bytes) {
+  *peers = *links = 0;
+  if (!p) return;
+  if (!proxy_enter_for_report(p)) return proxy_describe_call(p, links, links_bytes);
+  proxy_list_awaited(p, peers, peers_bytes);
+  proxy_list_waiting(p, links, links_bytes);
   proxy_leave(p);
 }

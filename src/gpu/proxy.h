@@ -142,12 +142,10 @@ int hk_gpu_proxy_look(hk_gpu_proxy *p, hk_gpu_proxy_link *out, int room);
 /* "receives from rank 2, channel 0: ready, 5 slots done, head 5, 8 credits, word 4:9f03, note 6, waits for the
  * peer". */
 void hk_gpu_proxy_describe(const hk_gpu_proxy_link *l, char *text, size_t bytes);
-/* "2, 5": the ranks for whose data kernels wait; empty: none, or the proxy does not answer.  From any thread.  NULL:
- * none. */
-void hk_gpu_proxy_waits_for(hk_gpu_proxy *p, char *text, size_t bytes);
-/* Describes each link that waits for a peer or a connection, after "; "; empty: none.  If the proxy does not answer:
- * names the transport whose call it is in, and since when. */
-void hk_gpu_proxy_report(hk_gpu_proxy *p, char *text, size_t bytes);
+/* Why launches do not end. `peers`: the ranks for whose data kernels wait, "2, 5". `links`: describes each link that
+ * waits for a peer or a connection, after "; ". Either is empty if there is none. If the proxy does not answer, `links`
+ * names the transport whose call it is in, and since when. From any thread. NULL: none. */
+void hk_gpu_proxy_report(hk_gpu_proxy *p, char *peers, size_t peers_bytes, char *links, size_t links_bytes);
 /* True after a failure if the thread has ended, or never began. A network plugin may keep it in a call. */
 bool hk_gpu_proxy_has_left(hk_gpu_proxy *p);
 /* Sends the remaining slots and ends the thread.  Then closes the links and frees the proxy, unless kernels may still

@@ -326,8 +326,9 @@ TEST_LOOP(watchdog, 2) {
   gpu_ranks *g = gpu_begin(2, 2, 8192);
   gpu_call c = {.coll = HK_ALLREDUCE, .count = 100, .type = ncclFloat32, .op = ncclSum};
   OK_NCCL(gpu_submit(g, &c, 0));
+  char links[8];
   for (char who[8] = ""; getenv("NCCL_SHM_DISABLE") && !who[0]; usleep(1000)) /* until the kernel stands still */
-    hk_gpu_proxy_waits_for(hk_gpu_of(g->comm[0])->links->proxy, who, sizeof who);
+    hk_gpu_proxy_report(hk_gpu_of(g->comm[0])->links->proxy, who, sizeof who, links, sizeof links);
   ck_assert_int_eq(wait_for_error(g->comm[0]), ncclRemoteError);
   ck_assert_ptr_nonnull(strstr(ncclGetLastError(g->comm[0]), "has not ended for 1 s"));
   if (getenv("NCCL_SHM_DISABLE"))

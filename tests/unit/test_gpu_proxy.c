@@ -16,8 +16,8 @@ TEST(sender_states) {
   ck_assert(l.waits == HK_PROXY_WAITS_PEER && l.head == 0 && l.credits == SLOTS - 1);
   check_text(w, true, "sends to rank 1, channel 3: ready, 1 slots done, head 0, 3 credits");
   check_text(w, true, "waits for the peer to give slots back");
-  char text[400];
-  hk_gpu_proxy_report(w->proxy, text, sizeof text);
+  char text[400], who[16];
+  hk_gpu_proxy_report(w->proxy, who, sizeof who, text, sizeof text);
   ck_assert_msg(strstr(text, "; it sends to rank 1") == text && !strstr(text, "receives"), "%s", text);
   atomic_store(&w->net.takes, 1);
   UNTIL(look(w, true).waits == HK_PROXY_WAITS_KERNEL);
@@ -27,13 +27,13 @@ TEST(sender_states) {
 
 /* Each state of a receiver, one slot. */
 TEST(receiver_states) {
-  char who[16];
+  char who[16], text[400];
   begin(w, HOST);
   ck_assert_int_eq(look(w, false).waits, HK_PROXY_WAITS_NOTHING);
-  hk_gpu_proxy_waits_for(w->proxy, who, sizeof who);
+  hk_gpu_proxy_report(w->proxy, who, sizeof who, text, sizeof text);
   ck_assert_str_eq(who, "");
   leave_note(&w->recv, 0, 1);
-  UNTIL((hk_gpu_proxy_waits_for(w->proxy, who, sizeof who), who[0]));
+  UNTIL((hk_gpu_proxy_report(w->proxy, who, sizeof who, text, sizeof text), who[0]));
   ck_assert_str_eq(who, "1");
   ck_assert_int_eq(look(w, false).waits, HK_PROXY_WAITS_PEER);
   check_text(w, false,
