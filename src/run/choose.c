@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Chooses the plan that runs a call, and keeps the choices of earlier calls. */
+/* The plan and the launch of a call: those of an earlier equal call, or new ones from its decision (decisions.c). */
 #include <stdlib.h>
 #include <string.h>
 #include "../base/meter.h"
@@ -23,11 +23,8 @@ static hk_status choose_decide(ncclComm_t c, const hk_call *op, hk_choice *choic
   hk_launch *a = &choice->launch;
   size_t unit = hk_dtype_size((hk_dtype)op->dtype), bytes = hk_selection_count(op) * unit;
   hk_decision d;
-  HK_TRY(hk_selection_decide(c, op, &d), out);
-  HK_TRY(hk_plan_get(c, d.algorithm, d.channels, op, hk_coll_has_root(coll) ? op->root : 0, &choice->plan), out);
-  const hk_program *p = choice->plan->program;
-  *a = (hk_launch){.total = bytes, .unit = unit, .block_bytes = hk_block_bytes(p, bytes, unit)};
-  HK_TRY(hk_selection_decide_execution(c, op, p, choice->plan->channels, &d), out);
+  HK_TRY(hk_selection_decide(c, op, &d, &choice->plan), out);
+  *a = (hk_launch){.total = bytes, .unit = unit, .block_bytes = hk_block_bytes(choice->plan->program, bytes, unit)};
   a->quantised = hk_call_quantised(op);
   a->places = d.payload.mode == HK_PAYLOAD_PLACES && choice->plan->channels == 1;
   a->chunk = d.chunk;

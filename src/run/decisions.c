@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The decision of a call (selection.h): the machine and the filter of the call, and what the model makes of them. */
+/* The decision of a call (selection.h), in three steps: algorithm, protocol and channels, from the machine and the
+ * filter of the call; the plan; then how the plan's data travels, and what runs it. */
 #include <string.h>
 #include "../base/log.h"
 #include "../core/backend.h"
@@ -10,6 +11,7 @@
 #include "../decide/select.h"
 #include "../program/program.h"
 #include "collnet.h"
+#include "plans.h"
 #include "selection.h"
 #include "tuner.h"
 
@@ -106,7 +108,8 @@ static void decisions_warn_overruled(ncclComm_t c, hk_coll coll, const hk_decisi
   c->selection->overruled |= 1u << coll;
 }
 
-hk_status hk_selection_decide(ncclComm_t c, const hk_call *op, hk_decision *d) {
+/* The first step: takes the decision that is kept for the call's class, or makes it and keeps it. */
+static hk_status decisions_choose(ncclComm_t c, const hk_call *op, hk_decision *d) {
   const hk_selection *s = c->selection;
   const struct hk_algorithm *const *all = hk_filter_algorithms(s->filter);
   const size_t bytes = decisions_bytes(c, op);
@@ -145,14 +148,21 @@ static hk_machine decisions_machine_of(ncclComm_t c, const hk_call *op, hk_proto
   return as;
 }
 
-hk_status hk_selection_decide_execution(ncclComm_t c, const hk_call *op, const hk_program *p, unsigned channels,
-                                        hk_decision *d) {
+/* The third step. */
+static hk_status decisions_execution(ncclComm_t c, const hk_call *op, const hk_plan *plan, hk_decision *d) {
   const hk_coll coll = (hk_coll)op->coll;
   const size_t whole = decisions_bytes(c, op);
   const hk_request request = {
       .coll = coll, .bytes = whole, .unit = hk_dtype_size((hk_dtype)op->dtype), .uneven = op->blocks};
-  hk_machine m = decisions_machine_of(c, op, d->protocol, p, channels);
+  hk_machine m = decisions_machine_of(c, op, d->protocol, plan->program, plan->channels);
   HK_OR_RETURN(hk_decide_execution(&m, &request, d));
-  if (c->selection->tuner) d->chunk = hk_tuner_chunk(c->selection->tuner, coll, whole, d, (int)channels, d->chunk);
+  if (c->selection->tuner)
+    d->chunk = hk_tuner_chunk(c->selection->tuner, coll, whole, d, (int)plan->channels, d->chunk);
   return HK_OK;
+}
+
+hk_status hk_selection_decide(ncclComm_t c, const hk_call *op, hk_decision *d, hk_plan **plan) {
+  HK_OR_RETURN(decisions_choose(c, op, d));
+  HK_OR_RETURN(hk_plan_get(c, d->algorithm, d->channels, op, plan));
+  return decisions_execution(c, op, *plan, d);
 }

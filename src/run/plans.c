@@ -94,7 +94,8 @@ undo:
   return rc;
 }
 
-hk_status hk_plan_get(ncclComm_t c, const hk_algorithm *a, int channels, const hk_call *op, int root, hk_plan **out) {
+hk_status hk_plan_get(ncclComm_t c, const hk_algorithm *a, int channels, const hk_call *op, hk_plan **out) {
+  const int root = hk_coll_has_root((hk_coll)op->coll) ? op->root : 0; /* else `root` may be a hash of counts */
   for (hk_plan *p = c->plans->all; p; p = p->next) {
     if (p->program->coll == op->coll && p->program->root == root && !strcmp(p->program->algorithm, a->name) &&
         p->channels == plans_channels_of(c, channels, op, p->program)) {

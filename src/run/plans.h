@@ -30,6 +30,5 @@ typedef struct hk_plans {
 } hk_plans;
 
 /* The plan for the algorithm, at most so many channels, and the call's collective; made if there is none yet. */
-hk_status hk_plan_get(ncclComm_t c, const struct hk_algorithm *a, int channels, const hk_call *op, int root,
-                      hk_plan **out);
+hk_status hk_plan_get(ncclComm_t c, const struct hk_algorithm *a, int channels, const hk_call *op, hk_plan **out);
 void hk_plan_free(ncclComm_t c, hk_plan *plan); /* NULL is fine */

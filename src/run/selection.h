@@ -15,7 +15,7 @@ struct hk_filter;        /* decide/filter.h */
 struct hk_layout;        /* program/layout.h */
 struct hk_machine;       /* decide/machine.h */
 struct hk_path_rules;    /* topo/paths.h */
-struct hk_program;       /* program/program.h */
+struct hk_plan;          /* kernels/plan.h */
 struct hk_ring_settings; /* comm/rings.h */
 struct hk_tuner;         /* tuner.h */
 
@@ -42,13 +42,10 @@ typedef struct hk_selection {
 /* The elements of a block on which the choice is based; equal on all ranks. For an uneven collective: of the longest
  * block, rounded up to a power of two, so that calls with other counts often need no new choice. */
 size_t hk_selection_count(const struct hk_call *op);
-/* The decision for a call. Plain calls get the one for another size of the class if there was one; its price is then
- * not known. Rules and plugins see each size. Warns if NCCL_ALGO allows no batch-invariant algorithm where one is
- * wanted. */
-hk_status hk_selection_decide(ncclComm_t c, const struct hk_call *op, struct hk_decision *d);
-/* Then adds how its data travels, and its chunk, if the program is bound to so many channels. */
-hk_status hk_selection_decide_execution(ncclComm_t c, const struct hk_call *op, const struct hk_program *p,
-                                        unsigned channels, struct hk_decision *d);
+/* The decision for a call, and its plan, which is made if there is none yet. Plain calls get the algorithm of another
+ * size of the class if there was one; its price is then not known. Rules and plugins see each size. Warns if NCCL_ALGO
+ * allows no batch-invariant algorithm where one is wanted. */
+hk_status hk_selection_decide(ncclComm_t c, const struct hk_call *op, struct hk_decision *d, struct hk_plan **plan);
 /* HK_ERR_ARGUMENT if none of the algorithms and protocols of op->options.only can run the call. */
 hk_status hk_selection_check(ncclComm_t c, const struct hk_call *op, const char *who);
 hk_status hk_selection_price(ncclComm_t c, const struct hk_call *op, double *us); /* microseconds, by the cost model */
