@@ -9,7 +9,6 @@
 enum {
   WAVE_BYTES = 256 << 10,  /* of a rank in shared slots for one wave: the caches then hold some waves of all ranks */
   SCRATCH_BYTES = 8 << 20, /* of one lane */
-  LONG_COPY = 1 << 20,     /* see LONGER */
   LEAST_CHUNK = 8192,      /* below it, the cost of a message exceeds that of its bytes */
   TINY_CHUNK = 512,        /* minimum for any number of links */
   ELEMENTS = 64,           /* every chunk is a multiple of it: whole elements, whole cache lines */
@@ -31,16 +30,6 @@ enum {
 /* The kernel hands the core to a rank that waits in a socket; ranks that share memory do it themselves. */
 #define SOCKET_SWITCHES 4
 
-/* From LONG_COPY on, a copy by the kernel takes so many times as long: one core has all the cache misses, which sender
- * and reader share if data goes through slots (docs/results/cpu.md). */
-#define LONGER 1.25
-
-/* Ranks that share a core, at least 1. */
-static double cost_crowd(const hk_machine *m) {
-  double k = m->cores_per_host > 0 ? (double)m->team.ranks_per_host / m->cores_per_host : 1;
-  return k > 1 ? k : 1;
-}
-
 double hk_far_sync_us(const hk_machine *m, double bytes) {
   return m->far_lines && bytes <= (double)m->far_lines ? bytes * HK_GPU_FAR_LINES_US : m->far_sync_us;
 }
@@ -52,7 +41,7 @@ static bool cost_has_sockets(const hk_machine *m, const hk_level *l) {
 
 /* The time until a message has arrived. */
 static double cost_round_us(const hk_machine *m, const hk_level *l) {
-  double k = cost_crowd(m), switches = k > 1 ? ceil(k) * (cost_has_sockets(m, l) ? SOCKET_SWITCHES : 1) : 0;
+  double k = hk_machine_crowd(m), switches = k > 1 ? ceil(k) * (cost_has_sockets(m, l) ? SOCKET_SWITCHES : 1) : 0;
   return l->alpha_us + m->sync_us + switches * m->switch_us;
 }
 
@@ -95,8 +84,9 @@ static double cost_pipelined_chunk(const hk_machine *m, const hk_outline *o, dou
   const bool far = o->summary.first.far > 0;
   const hk_level *l = far ? &m->between : &m->inside;
   /* Ranks of a host that send to other hosts at the same time share its ports. */
-  const double sharers = far ? (double)o->summary.leaving / (double)o->summary.most.carried[HK_BETWEEN] : cost_crowd(m);
-  double byte_us = ((m->team.overlap ? 0 : 2 * m->copy_us_per_b * cost_crowd(m)) + l->ring_us_per_b * sharers) *
+  const double sharers = far ? (double)o->summary.leaving / (double)o->summary.most.carried[HK_BETWEEN]
+                             : hk_machine_crowd(m);
+  double byte_us = ((m->team.overlap ? 0 : 2 * m->copy_us_per_b * hk_machine_crowd(m)) + l->ring_us_per_b * sharers) *
                    m->channels;
   if (byte_us < m->channel_us_per_b) byte_us = m->channel_us_per_b;
   double c = sqrt(block * cost_round_us(m, l) / ((depth - 1) * (byte_us > 0 ? byte_us : 1e-6)));
@@ -118,21 +108,6 @@ size_t hk_chunk(const hk_machine *m, const hk_outline *o, size_t block) {
   return hk_chunk_within(m, o, block, cost_largest_chunk(m, o));
 }
 
-/* In copies of a block by a core. Through slots, the sender and the reader both copy each block, at the same time. If
- * some rank only sends, the reader's copy of the first wave follows the sender's. */
-uint8_t hk_by_cma(const hk_machine *m, const hk_outline *o, size_t block) {
-  const hk_volume *most = &o->summary.most, *all = &o->summary.all;
-  const double once = m->reads > 0 ? m->reads : HK_CMA_COPY, reads = block < LONG_COPY ? once : once * LONGER;
-  const double share = cost_crowd(m) / o->summary.nranks;
-  const double wave = o->summary.one_way ? fmin(1, (double)hk_chunk(m, o, block) / (double)block) : 0;
-  const double slots = fmax((double)most->written, share * (double)all->written);
-  const double moved = fmax((double)most->moved, share * (double)all->moved);
-  const double taken = reads * (double)most->taken, all_taken = share * reads * (double)all->taken;
-  const double own = (double)(most->kept - most->taken), all_own = share * (double)(all->kept - all->taken);
-  return (uint8_t)((fmax(taken + own, all_taken + all_own) < slots + wave ? HK_CMA_MOVES : 0) |
-                   (fmax(taken, all_taken) < moved + wave ? HK_CMA_PLACED : 0));
-}
-
 static double cost_waves(const hk_machine *m, const hk_outline *o, double block) {
   const double own = ceil(block / m->channels);
   return fmax(1, ceil(own / (double)hk_chunk(m, o, (size_t)own)));
@@ -141,7 +116,7 @@ static double cost_waves(const hk_machine *m, const hk_outline *o, double block)
 /* The extra time of bytes because ranks wait for one another, or do not wait, as a factor. */
 static double cost_waiting(const hk_machine *m, const hk_outline *o, double waves) {
   if (cost_has_sockets(m, &m->inside)) return hk_depth(o) > 1 ? PIPELINE_SOCKETS : 1;
-  const bool ahead = cost_crowd(m) <= 1 && o->summary.again.rounds == 0 && !o->summary.one_way;
+  const bool ahead = hk_machine_crowd(m) <= 1 && o->summary.again.rounds == 0 && !o->summary.one_way;
   return ahead ? 1 + SPILL * (waves - 1) / (waves - 1 + AHEAD_WAVES) : 1;
 }
 
@@ -169,7 +144,7 @@ static double cost_price(const hk_machine *m, const hk_outline *o, double block)
    * wave of the previous one, which adds no wait, a pipeline stays full, and ranks hand over their core only after much
    * work. */
   const bool ahead = s->one_way && m->team.nhosts <= 1;
-  const double crowd = cost_crowd(m), waves = cost_waves(m, o, block);
+  const double crowd = hk_machine_crowd(m), waves = cost_waves(m, o, block);
   const double part = ahead ? 1 : (waves + hk_depth(o) - 1) / waves;
   const double busiest = cost_work(m, o, &s->most, block, waves);
   const double work = fmax(busiest, crowd * cost_work(m, o, &s->all, block, waves) / s->nranks);

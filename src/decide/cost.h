@@ -31,9 +31,6 @@ size_t hk_chunk_within(const hk_machine *m, const hk_outline *o, size_t block, s
 static inline size_t hk_channel_block(const hk_machine *m, size_t block) {
   return (block + (size_t)m->channels - 1) / (size_t)m->channels;
 }
-/* HK_CMA_MOVES, HK_CMA_PLACED or both: a call takes less time if private memory is copied by CMA
- * than through slots. `block`: as in hk_chunk. */
-uint8_t hk_by_cma(const hk_machine *m, const hk_outline *o, size_t block);
 /* True if the programs' slots are in the memory of a switch. There are fewer of them. */
 bool hk_is_switched(const hk_machine *m, const hk_outline *o);
 /* Ranks that a byte passes in a pipeline of waves; 1 if pipelining gains nothing. */

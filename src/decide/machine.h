@@ -70,6 +70,12 @@ typedef struct hk_machine {
  * (program/quantised.h). */
 void hk_machine_quantise(hk_machine *m, size_t unit);
 
+/* Ranks that share a core, at least 1. */
+static inline double hk_machine_crowd(const hk_machine *m) {
+  double k = m->cores_per_host > 0 ? (double)m->team.ranks_per_host / m->cores_per_host : 1;
+  return k > 1 ? k : 1;
+}
+
 /* The slots of links if prices count waits for a free one, as those of GPUs do; else 0. */
 static inline uint32_t hk_machine_held_slots(const hk_machine *m) { return m->team.overlap ? m->nslots : 0; }
 

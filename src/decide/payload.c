@@ -1,21 +1,44 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Decides how a call's data travels, and what runs it (payload.h). */
 #include "payload.h"
+#include <math.h>
 #include "../program/cursor.h"
 #include "cost.h"
 #include "outlines.h"
 #include "select.h"
 
-enum { READ_BYTES = 16 << 20 /* of a wave that is read by reference, see payload_chunk */ };
+enum {
+  READ_BYTES = 16 << 20, /* of a wave that is read by reference, see payload_chunk */
+  LONG_COPY = 1 << 20    /* see LONGER */
+};
+/* From LONG_COPY on, a copy by the kernel takes so many times as long: one core has all the cache misses, which sender
+ * and reader share if data goes through slots (docs/results/cpu.md). */
+#define LONGER 1.25
 
 bool hk_payload_may_place(const hk_machine *m) {
   return !m->team.overlap && m->team.nranks > 2 && m->team.nranks <= HK_PLACES_READERS + 1;
 }
 
+/* HK_CMA_MOVES, HK_CMA_PLACED or both: a call takes less time if private memory is copied by CMA than through slots.
+ * The unit of all terms is a core's copy of a block. Through slots, the sender and the reader both copy each block, at
+ * the same time. If some rank only sends, the reader's copy of the first wave follows the sender's. */
+static uint8_t payload_by_cma(const hk_machine *m, const hk_outline *o, size_t block) {
+  const hk_volume *most = &o->summary.most, *all = &o->summary.all;
+  const double once = m->reads > 0 ? m->reads : HK_CMA_COPY, reads = block < LONG_COPY ? once : once * LONGER;
+  const double share = hk_machine_crowd(m) / o->summary.nranks;
+  const double wave = o->summary.one_way ? fmin(1, (double)hk_chunk(m, o, block) / (double)block) : 0;
+  const double slots = fmax((double)most->written, share * (double)all->written);
+  const double moved = fmax((double)most->moved, share * (double)all->moved);
+  const double taken = reads * (double)most->taken, all_taken = share * reads * (double)all->taken;
+  const double own = (double)(most->kept - most->taken), all_own = share * (double)(all->kept - all->taken);
+  return (uint8_t)((fmax(taken + own, all_taken + all_own) < slots + wave ? HK_CMA_MOVES : 0) |
+                   (fmax(taken, all_taken) < moved + wave ? HK_CMA_PLACED : 0));
+}
+
 /* hk_payload.reads. `block`: bytes of a block on one channel. */
 static bool payload_reads(const hk_machine *m, const hk_outline *o, size_t block) {
   return m->reads > 0 && block >= HK_REF_MIN_BYTES && o->summary.refers && o->summary.first.rounds == 1 &&
-         hk_by_cma(m, o, block) & HK_CMA_MOVES;
+         payload_by_cma(m, o, block) & HK_CMA_MOVES;
 }
 
 /* A rank does not know the other ranks' displacements of an uneven collective, nor, without an output, the root's
@@ -30,7 +53,7 @@ static void payload_decide(const hk_machine *m, const hk_outline *o, const hk_re
   const size_t each = hk_channel_block(m, block);
   hk_payload p = {.reads = o && payload_reads(m, o, each), .uncached = hk_exceeds_caches(r->bytes)};
   if (!m->quantised && block >= HK_REF_MIN_BYTES)
-    p.by_cma = o && !p.reads ? hk_by_cma(m, o, each) : HK_CMA_MOVES | HK_CMA_PLACED;
+    p.by_cma = o && !p.reads ? payload_by_cma(m, o, each) : HK_CMA_MOVES | HK_CMA_PLACED;
   /* a sum that exceeds the caches is stored past them, into the slot: so no peer reads it from there */
   if (!p.uncached) p.by_cma |= HK_CMA_SUMS;
   if (m->quantised) {
