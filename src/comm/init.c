@@ -37,6 +37,28 @@ static void init_revoked_in_init(ncclComm_t c) {
   hk_comm_fail(c, HK_ERR_REMOTE, text);
 }
 
+/* The init is over: returns the status that all ranks agree on, and tells the other ranks of a failure of this one. */
+static hk_status init_over(ncclComm_t c, const hk_init *how, hk_children_watch *watch, hk_status rc) {
+  rc = hk_children_watch_end(watch, rc);
+  const bool explained = watch->verdict[0] || watch->settled;
+  if (explained) { /* all members report it in these words, whichever of them saw it first */
+    hk_event e = {.kind = HK_EVENT_ERROR, .rank = c->rank, .from = c->rank, .code = (int32_t)rc};
+    snprintf(e.text, sizeof e.text, "%s", hk_last_error());
+    hk_failure_record(c, &e);
+  }
+  if (rc == HK_OK) return rc;
+  if (c->bootstrap && atomic_load(&c->health.closing) == HK_CLOSING_ABORT)
+    hk_bootstrap_announce(c->bootstrap, &(hk_event){.kind = HK_EVENT_ABORT, .rank = c->rank});
+  else if (c->bootstrap)
+    rc = hk_comm_failed(c, rc); /* the others wait for this rank */
+  else if (!explained && how->parent && hk_children_parent_failed(how->parent))
+    rc = hk_failure_resolve(how->parent, NULL); /* that failure ended the exchange */
+  else if (!explained && atomic_load(&c->health.failure))
+    rc = hk_failure_resolve(c, NULL); /* another rank's failure: its event has the text */
+  if (rc != HK_OK) hk_comm_fail(c, rc, hk_last_error());
+  return rc;
+}
+
 hk_status hk_comm_init(ncclComm_t c, const hk_init *how) {
   hk_status rc = HK_OK;
   uint64_t begin = hk_now_ns(), joined;
@@ -81,22 +103,7 @@ hk_status hk_comm_init(ncclComm_t c, const hk_init *how) {
           (double)(joined - begin) / 1e6);
 out:
   c->lender = NULL;
-  rc = hk_children_watch_end(&watch, rc);
-  bool explained = watch.verdict[0] || watch.settled;
-  if (explained) { /* all members report it in these words, whichever of them saw it first */
-    hk_event e = {.kind = HK_EVENT_ERROR, .rank = c->rank, .from = c->rank, .code = (int32_t)rc};
-    snprintf(e.text, sizeof e.text, "%s", hk_last_error());
-    hk_failure_record(c, &e);
-  }
-  if (rc != HK_OK && c->bootstrap && atomic_load(&c->health.closing) == HK_CLOSING_ABORT)
-    hk_bootstrap_announce(c->bootstrap, &(hk_event){.kind = HK_EVENT_ABORT, .rank = c->rank});
-  else if (rc != HK_OK && c->bootstrap)
-    rc = hk_comm_failed(c, rc); /* the others wait for this rank */
-  else if (rc != HK_OK && !explained && how->parent && hk_children_parent_failed(how->parent))
-    rc = hk_failure_resolve(how->parent, NULL); /* that failure ended the exchange */
-  else if (rc != HK_OK && !explained && atomic_load(&c->health.failure))
-    rc = hk_failure_resolve(c, NULL); /* another rank's failure: its event has the text */
-  if (rc != HK_OK) hk_comm_fail(c, rc, hk_last_error());
+  rc = init_over(c, how, &watch, rc);
   atomic_store(&c->health.progress, (int)rc);
   if (rc == HK_OK && atomic_load(&c->health.revoked) & HK_REVOKED_ELSEWHERE) init_revoked_in_init(c);
   return rc;
