@@ -114,7 +114,7 @@ static inline uint64_t hk_call_message(const hk_call *c, int nranks) {
 static inline bool hk_call_quantised(const hk_call *c) { return (c->redop & HK_REDOP_QUANTISED) != 0; }
 static inline hk_redop hk_call_op(const hk_call *c) { return (hk_redop)(c->redop & ~HK_REDOP_FLAGS); }
 
-/* ---- overlap.c: calls whose input and output share memory ---- */
+/* ---- calls whose input and output share memory ---- */
 /* Bytes of the call's input, up to the end of the last block, on a rank that has both buffers. */
 static inline size_t hk_call_in_bytes(const hk_call *call) {
   if (call->blocks) return call->blocks->in_end;

@@ -7,6 +7,7 @@
 #include "../base/param.h"
 #include "../base/thread.h"
 #include "../boot/bootstrap.h"
+#include "../transport/peer.h"
 #include "comm.h"
 #include "wiring.h"
 
@@ -206,6 +207,16 @@ hk_status hk_wire_notify(ncclComm_t c, int peer, int fd, void *payload) {
 void hk_wire_answer_with(ncclComm_t c, hk_answer *answer, void *arg) {
   hk_transport_state *s = hk_wire_host(c);
   if (s) s->transport->host->answer_with(s, answer, arg);
+}
+
+/* ---- hosts ---- */
+
+bool hk_wire_near(ncclComm_t c, int peer) { return c->peers[peer].host == c->peers[c->rank].host; }
+
+int hk_wire_host_ranks(const struct ncclComm *c, int rank) {
+  int ranks = 0;
+  for (int i = 0; i < c->nranks; i++) ranks += c->peers[i].host == c->peers[rank].host;
+  return ranks;
 }
 
 /* ---- links ---- */

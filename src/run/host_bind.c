@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Plans on host memory. */
+/* Plans on host memory: their links, and the core on which their thread begins. */
+#include <sched.h>
 #include "../core/call.h"
 #include "../core/comm.h"
 #include "../core/links.h"
 #include "../device/device.h" /* hk_cuda_owns */
 #include "../kernels/steps.h"
+#include "../transport/peer.h"
 #include "host_backend.h"
 #include "run.h"
 
@@ -25,6 +27,19 @@ hk_status hk_host_refuse_gpu_memory(const hk_call *call) {
           "without GPU kernels: make NVCC=/path/to/nvcc): copy the data to the host and call with that",
           call->p2p ? hk_p2p_name((hk_p2p)call->p2p) : hk_coll_name((hk_coll)call->coll), buffers[i], device);
   return HK_OK;
+}
+
+void hk_run_spread(ncclComm_t c) {
+  const hk_peer *own = &c->peers[c->rank];
+  cpu_set_t may, one;
+  int before = 0, cpu = -1;
+  if (hk_wire_host_ranks(c, c->rank) < own->cores || own->cores < 2) return;
+  if (sched_getaffinity(0, sizeof may, &may) != 0 || CPU_COUNT(&may) != own->cores) return; /* a launcher binds ranks */
+  for (int r = 0; r < c->rank; r++) before += c->peers[r].host == own->host;
+  for (int left = before % own->cores; left >= 0;) left -= CPU_ISSET(++cpu, &may) != 0;
+  CPU_ZERO(&one);
+  CPU_SET(cpu, &one);
+  if (sched_setaffinity(0, sizeof one, &one) == 0) (void)sched_setaffinity(0, sizeof may, &may);
 }
 
 /* The call's memory is checked here, when a plan is bound, so that repeated calls need no check. */
