@@ -127,8 +127,7 @@ typedef struct hk_backend {
   hk_status (*bind)(struct ncclComm *c, struct hk_plan *plan, unsigned span, const struct hk_call *call);
   /* Frees plan->device, which bind created. No call uses the plan any more. NULL: nothing to free. */
   void (*unbind)(struct ncclComm *c, struct hk_plan *plan);
-  /* Bytes of one message in a slot of the program's links. `bytes`: the slot size of the cost model's machine. NULL:
-   * the same. */
+  /* Bytes of one message in a slot of the program's links. `bytes`: the slot size of the cost model's machine. */
   size_t (*slot_bytes)(const struct ncclComm *c, const struct hk_program *p, size_t bytes);
   /* True if a switch can reduce with the call's type and operator. NULL if `machine` never sets in_switch. */
   bool (*switch_reduces)(const struct hk_call *call);

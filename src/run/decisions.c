@@ -9,9 +9,7 @@
 #include "../decide/filter.h"
 #include "../decide/machine.h"
 #include "../decide/select.h"
-#include "../program/program.h"
 #include "collnet.h"
-#include "plans.h"
 #include "selection.h"
 #include "tuner.h"
 
@@ -137,31 +135,23 @@ static hk_status decisions_choose(ncclComm_t c, const hk_call *op, hk_decision *
   return HK_OK;
 }
 
-/* The machine as a call by a plan sees it. */
-static hk_machine decisions_machine_of(ncclComm_t c, const hk_call *op, hk_protocol protocol, const hk_program *p,
-                                       unsigned channels) {
-  hk_machine m = decisions_machine_for(c, op);
-  if (channels <= 1 && protocol == HK_PROTO_SIMPLE && !p->traits.switch_span) return m;
-  hk_machine as = hk_machine_as(&m, protocol, (int)channels);
-  as.slot_bytes = hk_collnet_slot_bytes(c, p, as.slot_bytes);
-  if (c->backend->slot_bytes) as.slot_bytes = c->backend->slot_bytes(c, p, as.slot_bytes);
-  return as;
-}
-
 /* The third step. */
-static hk_status decisions_execution(ncclComm_t c, const hk_call *op, const hk_plan *plan, hk_decision *d) {
+static hk_status decisions_execution(ncclComm_t c, const hk_call *op, const struct hk_plan *plan, hk_decision *d) {
   const hk_coll coll = (hk_coll)op->coll;
   const size_t whole = decisions_bytes(c, op);
   const hk_request request = {
       .coll = coll, .bytes = whole, .unit = hk_dtype_size((hk_dtype)op->dtype), .uneven = op->blocks};
-  hk_machine m = decisions_machine_of(c, op, d->protocol, plan->program, plan->channels);
-  HK_OR_RETURN(hk_decide_execution(&m, &request, d));
-  if (c->selection->tuner)
-    d->chunk = hk_tuner_chunk(c->selection->tuner, coll, whole, d, (int)plan->channels, d->chunk);
+  const hk_machine m = decisions_machine_for(c, op);
+  unsigned channels;
+  const struct hk_program *p = hk_plan_program(plan, &channels);
+  hk_machine as = hk_machine_as(&m, d->protocol, (int)channels); /* as a call by the plan sees it */
+  as.slot_bytes = c->backend->slot_bytes(c, p, as.slot_bytes);
+  HK_OR_RETURN(hk_decide_execution(&as, &request, d));
+  if (c->selection->tuner) d->chunk = hk_tuner_chunk(c->selection->tuner, coll, whole, d, (int)channels, d->chunk);
   return HK_OK;
 }
 
-hk_status hk_selection_decide(ncclComm_t c, const hk_call *op, hk_decision *d, hk_plan **plan) {
+hk_status hk_selection_decide(ncclComm_t c, const hk_call *op, hk_decision *d, struct hk_plan **plan) {
   HK_OR_RETURN(decisions_choose(c, op, d));
   HK_OR_RETURN(hk_plan_get(c, d->algorithm, d->channels, op, plan));
   return decisions_execution(c, op, *plan, d);

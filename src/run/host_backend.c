@@ -10,6 +10,7 @@
 #include "../core/comm.h"
 #include "../device/host.h"
 #include "../failure/failure.h"
+#include "collnet.h"
 #include "run.h"
 #include "stream.h"
 
@@ -188,6 +189,7 @@ const hk_backend hk_backend_host = {
     .node_of = hk_host_node_of,
     .machine = hk_host_machine,
     .most_channels = hk_host_most_channels,
+    .slot_bytes = hk_collnet_slot_bytes,
     .bind = hk_host_bind,
     .check = host_backend_check,
     .hold = host_backend_hold,

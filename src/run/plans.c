@@ -94,6 +94,11 @@ undo:
   return rc;
 }
 
+const hk_program *hk_plan_program(const hk_plan *plan, unsigned *channels) {
+  *channels = plan->channels;
+  return plan->program;
+}
+
 hk_status hk_plan_get(ncclComm_t c, const hk_algorithm *a, int channels, const hk_call *op, hk_plan **out) {
   const int root = hk_coll_has_root((hk_coll)op->coll) ? op->root : 0; /* else `root` may be a hash of counts */
   for (hk_plan *p = c->plans->all; p; p = p->next) {

@@ -4,8 +4,6 @@
 #include "../core/call.h"
 #include "../kernels/plan.h"
 
-struct hk_algorithm; /* collectives/algorithm.h */
-
 /* The newest decision for a collective, so that an equal call needs no new one. */
 typedef struct hk_choice {
   size_t count;  /* elements of a block; the decision was made for it */
@@ -29,6 +27,4 @@ typedef struct hk_plans {
   size_t scratch_bytes;
 } hk_plans;
 
-/* The plan for the algorithm, at most so many channels, and the call's collective; made if there is none yet. */
-hk_status hk_plan_get(ncclComm_t c, const struct hk_algorithm *a, int channels, const hk_call *op, hk_plan **out);
 void hk_plan_free(ncclComm_t c, hk_plan *plan); /* NULL is fine */

@@ -16,6 +16,7 @@ struct hk_layout;        /* program/layout.h */
 struct hk_machine;       /* decide/machine.h */
 struct hk_path_rules;    /* topo/paths.h */
 struct hk_plan;          /* kernels/plan.h */
+struct hk_program;       /* program/program.h */
 struct hk_ring_settings; /* comm/rings.h */
 struct hk_tuner;         /* tuner.h */
 
@@ -46,6 +47,11 @@ size_t hk_selection_count(const struct hk_call *op);
  * size of the class if there was one; its price is then not known. Rules and plugins see each size. Warns if NCCL_ALGO
  * allows no batch-invariant algorithm where one is wanted. */
 hk_status hk_selection_decide(ncclComm_t c, const struct hk_call *op, struct hk_decision *d, struct hk_plan **plan);
+/* plans.c: the plan for the algorithm, at most so many channels, and the call's collective; made if there is none
+ * yet. */
+hk_status hk_plan_get(ncclComm_t c, const struct hk_algorithm *a, int channels, const struct hk_call *op,
+                      struct hk_plan **out);
+const struct hk_program *hk_plan_program(const struct hk_plan *plan, unsigned *channels); /* and its channels */
 /* HK_ERR_ARGUMENT if none of the algorithms and protocols of op->options.only can run the call. */
 hk_status hk_selection_check(ncclComm_t c, const struct hk_call *op, const char *who);
 hk_status hk_selection_price(ncclComm_t c, const struct hk_call *op, double *us); /* microseconds, by the cost model */

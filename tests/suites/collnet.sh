@@ -65,6 +65,12 @@ for names in "a b c" "b a a b" "a b a b a b a b a b a b a b a b a b"; do
     has "(AllGather|ReduceScatter) by collnet" "$program on $names"
   done
 done
+# A round has a block of each host, so blocks of more than eight hosts are shorter than a slot.
+for program in all_gather reduce_scatter; do
+  NCCL_ALGO=collnet hosts "a b c d e f g h i" ${program}_perf -b 9M -e 9M || fault "$program on nine hosts: exit code $?"
+  has "Out of bounds values : 0 OK" "$program on nine hosts"
+  has "(AllGather|ReduceScatter) by collnet" "$program on nine hosts"
+done
 HOCKET_SLOTS=2 HOCKET_SLOT_BYTES=8192 moves "small slots" reduce_scatter "a a b b c c"
 NCCL_ALGO=collnet hosts "a b" reduce_scatter_perf -b 1K -e 1K -o avg || fault "an average: exit code $?"
 has "ReduceScatter by collnet" "an average"
