@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Publishes operations on this rank's status page. Inline, because each call does it. */
+/* Publishes operations on this rank's status page. Inline, if each call does it. */
 #pragma once
 #include "../base/meter.h"
 #include "../base/wait.h"
@@ -32,3 +32,6 @@ static inline hk_meter_cell *hk_watch_count(ncclComm_t c, const struct hk_call *
   hk_meter_note(c->order.meter, cell, hk_now_ns());
   return cell;
 }
+/* shown.c: the call was over after this rank had waited for others, for HK_WAIT_LONG_NS or longer. Counts it, if all
+ * ranks end such calls nearly together: then those that waited less than others came late. */
+void hk_watch_waited(ncclComm_t c, const struct hk_call *call, uint64_t ns);

@@ -18,9 +18,6 @@ hk_status hk_watch_new(ncclComm_t c); /* c->order.page, c->order.meter */
 /* Publishes the next operation, which this rank has put on a stream. `traceable`: the operation has the same number on
  * all ranks. False after the capture of a graph, because replays are not counted.  Returns as hk_watch_count. */
 struct hk_meter_cell *hk_watch_enqueued(ncclComm_t c, const struct hk_call *call, bool traceable);
-/* The call was over after this rank had waited for others, for HK_WAIT_LONG_NS or longer. Counts it, if all ranks end
- * such calls nearly together: then those that waited less than others came late. */
-void hk_watch_waited(ncclComm_t c, const struct hk_call *call, uint64_t ns);
 /* Publishes the send or receive, or the one-sided operation, in which this rank waits; NULL: none. */
 void hk_watch_transfer(ncclComm_t c, const struct hk_call *call);
 /* The same, as the current operation, unless this rank is in another one. */

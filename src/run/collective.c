@@ -53,8 +53,13 @@ static inline hk_status collective_begin(ncclComm_t c, const hk_call *call, hk_e
   return collective_check_calls(call, x);
 }
 
+static __attribute__((noinline)) void collective_waited_long(ncclComm_t c, const hk_call *call, uint64_t waited) {
+  hk_watch_waited(c, call, waited);
+  if (c->profiler) hk_profile_waited(c->profiler, waited);
+}
+
 static inline void collective_waited(ncclComm_t c, const hk_call *call, uint64_t waited) {
-  if (__builtin_expect(waited >= HK_WAIT_LONG_NS, 0)) hk_run_waited(c, call, waited);
+  if (__builtin_expect(waited >= HK_WAIT_LONG_NS, 0)) collective_waited_long(c, call, waited);
 }
 
 /* The time of a collective that is over. began 0: it is that of its long waits. `sample`: it stands for others, too. */

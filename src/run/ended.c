@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How calls on host memory end in an error, and what is rare at their ends. */
+/* How calls on host memory end in an error. */
 #include <stdio.h>
 #include "../base/thread.h"
 #include "../failure/failure.h"
 #include "../failure/mismatch.h"
 #include "../failure/watch.h"
 #include "../kernels/exec.h"
-#include "profiler.h"
 #include "run.h"
 
 /* In `call` this rank lost the connection to `peer` (-1: unknown). */
@@ -47,9 +46,4 @@ hk_status hk_run_ended(ncclComm_t c, const hk_call *call, const hk_exec *x, int 
 hk_status hk_run_not_begun(ncclComm_t c, const hk_call *call, hk_status rc) {
   return !hk_comm_failing(c) && (rc == HK_ERR_ARGUMENT || rc == HK_ERR_USAGE) ? rc
                                                                               : hk_run_ended(c, call, NULL, -1, rc);
-}
-
-void hk_run_waited(ncclComm_t c, const hk_call *call, uint64_t waited) {
-  hk_watch_waited(c, call, waited);
-  if (c->profiler) hk_profile_waited(c->profiler, waited);
 }

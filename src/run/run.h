@@ -32,8 +32,6 @@ hk_status hk_run_ended(ncclComm_t c, const hk_call *call, const struct hk_exec *
 /* Returns the status of a call that could not begin. A wrong argument is found by all ranks or concerns only this one,
  * and changes nothing. If this rank lacks a resource, the other ranks would wait, so the communicator fails. */
 hk_status hk_run_not_begun(ncclComm_t c, const hk_call *call, hk_status rc);
-/* The collective is over, and has waited for other ranks for so long that it is counted. */
-void hk_run_waited(ncclComm_t c, const hk_call *call, uint64_t waited);
 
 /* ---- one_sided.c: puts, and waits for signals ---- */
 hk_status hk_run_one_sided(const hk_call *call);
