@@ -13,6 +13,7 @@
 #include "../../src/core/comm.h"
 #include "../../src/failure/failure.h"
 #include "../../src/formats/json_tree.h"
+#include "../../src/transport/status_page.h"
 #include "../support/ranks.h"
 #include "../support/scratch.h"
 #include "../support/suite.h"
@@ -198,7 +199,8 @@ TEST(says_what_cannot_be_written) { ck_assert_int_eq(ranks_as_threads(1, refused
 
 /* ---- after a failure ---- */
 
-/* The last rank ends its process. The others write files that name it; so does one that is in no call. */
+/* The last rank ends its process while rank 0 waits for it. The others write files that name it; so does one that is in
+ * no call. */
 static int loses_one(ncclComm_t c, int rank, int n, void *arg) {
   float x = 1;
   int bad = 0;
@@ -207,6 +209,10 @@ static int loses_one(ncclComm_t c, int rank, int n, void *arg) {
   (void)arg;
   bad += RANK_CHECK(ncclAllReduce(&x, &x, 1, ncclFloat32, ncclSum, c, NULL));
   if (rank == n - 1) {
+    hk_status_page_op op;
+    const hk_status_page *page = hk_wire_status_page(c, 0);
+    while (page && !hk_status_page_read_at(page, 2, &op)) nap(1000000);
+    bad += RANK_IS(page != NULL);
     fflush(NULL);
     _exit(bad);
   }
