@@ -44,8 +44,9 @@ typedef struct hk_bootstrap_options {
   const hk_wait_env *wait; /* for the blocking calls below; outlives the bootstrap */
   struct hk_service *service;
   /* Runs on the service thread, or on one that asked for a lost link, once for each kind of event and rank that it is
-   * about (verdicts: for each rank that reports one; lost links: for each that takes precedence over those before). The
-   * event is also passed on to the neighbours. */
+   * about (verdicts: for each rank that reports one; lost links: for each that takes precedence over those before).
+   * Threads may run it at once, and the stronger of two lost links first. The event is also passed on to the
+   * neighbours. */
   void (*on_event)(void *arg, const hk_event *event);
   /* The same after `on_event`, but only for failures: the bootstrap's collectives cannot complete any more. */
   void (*on_failure)(void *arg, const hk_event *event);

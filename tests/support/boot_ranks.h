@@ -32,13 +32,18 @@ typedef struct rank_state {
   _Atomic(int) nevents;
 } rank_state;
 
+/* On several threads at once: each lost link has one. */
 static inline void record_event(void *arg, const hk_event *e) {
+  static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
   rank_state *r = arg;
+  pthread_mutex_lock(&lock);
   int i = atomic_load(&r->nevents);
-  if (i == MAX_EVENTS) return;
-  r->events[i] = *e;
-  r->event_ns[i] = hk_now_ns();
-  atomic_store(&r->nevents, i + 1);
+  if (i < MAX_EVENTS) {
+    r->events[i] = *e;
+    r->event_ns[i] = hk_now_ns();
+    atomic_store(&r->nevents, i + 1);
+  }
+  pthread_mutex_unlock(&lock);
 }
 
 static inline bool was_reported(rank_state *r, int kind, int rank) {
