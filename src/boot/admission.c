@@ -58,10 +58,7 @@ void hk_listener_keep_spare(hk_listener *l) {
 void hk_connection_free(hk_connection *c, bool keep_fd) {
   if (!c->root) hk_listener_remove_pending(c->listener, c);
   hk_service_remove(c->listener->service, c->fd);
-  if (keep_fd)
-    hk_fork_forget(c->fd);
-  else
-    hk_boot_close(c->fd);
+  if (!keep_fd) hk_boot_close(c->fd);
   if (c->on_spare) hk_listener_keep_spare(c->listener);
   free(c);
 }

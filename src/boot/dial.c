@@ -99,7 +99,7 @@ static void dial_begin(race *r) {
   const hk_addr *to = &r->d->at[i];
   *t = (attempt){.since_ns = hk_now_ns()};
   do {
-    t->fd = socket(to->sa.sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    t->fd = hk_boot_socket(to->sa.sa_family);
   } while (t->fd < 0 && errno == EMFILE && hk_more_files());
   if (t->fd < 0) {
     if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS) r->own = errno;
@@ -108,7 +108,6 @@ static void dial_begin(race *r) {
   }
   hk_tcp_new(t->fd);
   hk_tcp_unpaced(t->fd);
-  hk_fork_closes(t->fd);
   hk_watch_silence(r->d->settings,
                    t->fd); /* a host that disappears while we wait for its process ends the connection */
   if (connect(t->fd, &to->sa, hk_addr_len(to)) && errno != EINPROGRESS && errno != EINTR) {

@@ -121,7 +121,6 @@ static void family_deliver_early(hk_bootstrap *b, hk_early *p) {
     hk_overlay_deliver(b, p->message);
     p->message = NULL;
   } else if (p->kind == HK_HELLO_DATA) {
-    hk_fork_forget(p->fd);
     hk_overlay_keep(b, p->from, p->tag, p->fd);
     p->fd = -1;
   } else {
@@ -212,7 +211,6 @@ static void family_keep_connection(hk_listener *l, hk_family *f, hk_connection *
       .comm = h->comm, .to = h->to, .from = h->from, .kind = h->kind, .round = h->round, .tag = h->tag, .fd = c->fd};
   family_add_early(l, f, p);
   hk_connection_free(c, true);
-  hk_fork_closes(p->fd);
 }
 
 /* The peer tries again. */

@@ -131,15 +131,14 @@ static void listener_on_connection(void *arg, int fd, uint32_t events) {
 
 static bool listener_admit(hk_listener *l, int fd, bool on_spare) {
   hk_connection *c = calloc(1, sizeof *c);
+  hk_tcp_new(fd);
   if (!c) {
-    close(fd);
+    hk_boot_close(fd);
     return false;
   }
   if (l->npending >= PENDING_MAX) listener_drop_oldest(l);
   *c = (hk_connection){.listener = l, .fd = fd, .since_ns = hk_now_ns(), .on_spare = on_spare};
   hk_listener_add_pending(l, c);
-  hk_tcp_new(fd);
-  hk_fork_closes(fd);
   bool added = hk_service_add(l->service, fd, EPOLLIN, listener_on_connection, c) == HK_OK;
   if (!added) hk_connection_free(c, false);
   hk_listener_tick(l);
@@ -176,7 +175,7 @@ static void listener_on_accept(void *arg, int socket_fd, uint32_t events) {
   bool on_spare = false;
   hk_listener_lock();
   for (int i = 0; i < ACCEPTS_PER_CALL && !l->closing; i++) {
-    int fd = accept4(socket_fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
+    int fd = hk_boot_accept(socket_fd);
     if (fd >= 0) {
       if (!listener_admit(l, fd, on_spare))
         hk_listener_note_refusal(l, ENOMEM);

@@ -131,7 +131,8 @@ void hk_listener_put_inside(hk_listener *l);
 /* A connection that has proved to be a rank's is refused for lack of descriptors or memory (`why`: an errno). True if
  * that has lasted for some seconds. */
 bool hk_listener_refused(hk_listener *l, int why);
-/* On the listener's thread: frees the connection and closes it; keep_fd: the caller owns the descriptor now. */
+/* On the listener's thread: frees the connection and closes it; keep_fd: the caller owns the descriptor now, which
+ * forked children still close. */
 void hk_connection_free(hk_connection *c, bool keep_fd);
 /* The connection is no longer pending: it belongs to that entry of the root. */
 void hk_connection_joined(hk_connection *c, struct hk_root *root, int entry);

@@ -271,6 +271,7 @@ bool hk_overlay_accept(hk_bootstrap *b, const hk_hello *h, int fd) {
 void hk_overlay_keep(hk_bootstrap *b, int from, uint64_t tag, int fd) {
   bool member = from >= 0 && from < b->nranks;
   hk_delivery *v = member ? malloc(sizeof *v) : NULL;
+  hk_fork_forget(fd); /* owned by a transport from here on */
   if (!v) {
     if (member) {
       (void)HK_FAIL_ERRNO("no memory for a data connection");

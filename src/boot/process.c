@@ -51,9 +51,9 @@ void hk_on_fork(void (*in_child)(void)) {
   pthread_once(&process.once, process_watch_forks);
 }
 
-void hk_fork_closes(int fd) {
+/* Under the lock. */
+static void process_mark(int fd) {
   size_t word = (size_t)fd / 64;
-  pthread_mutex_lock(&process.lock);
   if (word >= process.words) {
     size_t words = 2 * word + 16;
     uint64_t *grown = realloc(process.fds, words * sizeof *grown);
@@ -64,7 +64,28 @@ void hk_fork_closes(int fd) {
     } /* else a forked child keeps the descriptor, with no other harm */
   }
   if (word < process.words) process.fds[word] |= (uint64_t)1 << fd % 64;
+}
+
+void hk_fork_closes(int fd) {
+  pthread_mutex_lock(&process.lock);
+  process_mark(fd);
   pthread_mutex_unlock(&process.lock);
+}
+
+int hk_boot_accept(int socket_fd) {
+  pthread_mutex_lock(&process.lock);
+  int fd = accept4(socket_fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
+  if (fd >= 0) process_mark(fd);
+  pthread_mutex_unlock(&process.lock);
+  return fd;
+}
+
+int hk_boot_socket(int family) {
+  pthread_mutex_lock(&process.lock);
+  int fd = socket(family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+  if (fd >= 0) process_mark(fd);
+  pthread_mutex_unlock(&process.lock);
+  return fd;
 }
 
 void hk_fork_forget(int fd) {

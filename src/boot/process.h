@@ -12,6 +12,10 @@ struct hk_settings; /* base/param.h */
 /* A forked child that keeps copies of our sockets would hide our death from the peers: their connections would stay
  * open. So descriptors that peers watch are closed in every forked child. */
 void hk_fork_closes(int fd);
+/* A connection that came in, and a TCP socket, neither blocking; -1: errno. Forked children close them, even if the
+ * fork is at this moment. */
+int hk_boot_accept(int socket_fd);
+int hk_boot_socket(int family);
 /* Call it before close(fd), and before another part of the process owns the descriptor. */
 void hk_fork_forget(int fd);
 /* hk_fork_forget and close; -1 is ignored. */

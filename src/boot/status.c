@@ -150,16 +150,15 @@ static bool status_may_ask(int fd) {
 static void status_on_accept(void *arg, int socket_fd, uint32_t events) {
   hk_status_server *s = arg;
   (void)events;
-  const int fd = accept4(socket_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+  const int fd = hk_boot_accept(socket_fd);
   if (fd < 0) return;
   if (!status_may_ask(fd)) { /* a stranger takes no client's place */
-    close(fd);
+    hk_boot_close(fd);
     return;
   }
   status_client *c = &s->clients[s->next++ % CLIENTS];
   status_drop(c);
   *c = (status_client){.server = s, .fd = fd};
-  hk_fork_closes(fd);
   if (status_write(c) && hk_service_add(s->service, fd, EPOLLOUT, status_on_writable, c) == HK_OK) return;
   hk_boot_close(fd);
   status_forget(c);

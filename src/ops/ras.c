@@ -252,14 +252,13 @@ static ras_client *ras_place(ras_server *s) {
 
 static void ras_accept(ras_server *s, hk_waiter *w) {
   for (ras_client *c; (c = ras_place(s));) {
-    const int fd = accept4(s->fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
+    const int fd = hk_boot_accept(s->fd);
     if (fd < 0 && (errno == EINTR || errno == ECONNABORTED)) continue;
     if (fd < 0) {
       if (errno != EAGAIN) (void)hk_wait_nap(w, -1, ras_pause_ns); /* no descriptor: it would not sleep otherwise */
       return;
     }
     if (c->fd >= 0) ras_drop(c);
-    hk_fork_closes(fd);
     *c = (ras_client){.fd = fd, .timeout_s = INFINITY};
     c->born_ns = c->since_ns = hk_now_ns();
     ras_read(c); /* a command that is here already counts, when the next connection needs a place */

@@ -4,7 +4,10 @@
 #include <fcntl.h>
 #include <malloc.h>
 #include <poll.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include "../../src/base/addr.h"
 #include "../../src/boot/bootstrap.h"
 #include "../../src/boot/listener.h"
@@ -16,7 +19,11 @@
 #define S UINT64_C(1000000000)
 static hk_listener *l;
 
-static void setup(void) { ck_assert_int_eq(hk_listener_get(&l), HK_OK); }
+/* Descriptors are counted here, and the `hocket ps` of another job would be one more. */
+static void setup(void) {
+  set_param("HOCKET_STATUS", "0");
+  ck_assert_int_eq(hk_listener_get(&l), HK_OK);
+}
 static void teardown(void) { hk_listener_put(l); }
 
 /* Under the lock, which the listener's thread needs. */
@@ -105,6 +112,42 @@ static int come(void) {
 }
 static bool has_one(void) { return l->npending == 1; }
 static bool has_none(void) { return !l->npending; }
+
+/* In libc's place: the caller is late after it. */
+static atomic_bool is_late, has_accepted;
+int accept4(int socket_fd, struct sockaddr *from, socklen_t *size, int flags) {
+  const int fd = (int)syscall(SYS_accept4, socket_fd, from, size, flags);
+  if (fd < 0 || !is_late) return fd;
+  has_accepted = true;
+  usleep(20 * 1000); /* only makes a fork that does not wait for the caller fail the test */
+  return fd;
+}
+
+static void *accept_late(void *arg) {
+  int *fd = arg;
+  *fd = hk_boot_accept(*fd);
+  return NULL;
+}
+
+/* A child of fork keeps no connection that has just come in. */
+TEST(children_keep_no_new_connection) {
+  hk_addr at = {.v4 = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)}};
+  int socket_fd, fd;
+  pthread_t thread;
+  ck_assert_int_eq(hk_listen(hk_settings_now(), &at, 5, &socket_fd), HK_OK);
+  ck_assert_int_eq(hk_connect_start(&at, &fd), HK_OK);
+  const int before = sockets_of_a_child();
+  is_late = true;
+  int accepted = socket_fd;
+  ck_assert_int_eq(pthread_create(&thread, NULL, accept_late, &accepted), 0);
+  while (!has_accepted) usleep(100);
+  ck_assert_int_eq(sockets_of_a_child(), before);
+  ck_assert_int_eq(pthread_join(thread, NULL), 0);
+  ck_assert_int_ge(accepted, 0);
+  hk_boot_close(accepted);
+  close(fd);
+  close(socket_fd);
+}
 
 /* A child of fork keeps no socket of the bootstrap: else an end here would not show at the other end. */
 TEST(children_keep_nothing) {
