@@ -138,6 +138,7 @@ hk_status hk_algorithm_summarize(hk_summary *out, const hk_algorithm *a, const h
     HK_TRY(summarize_period(out, &flipped, per, host, barred, &same), out);
   if (equal && per > 1 && !same && !*barred) HK_TRY(summarize_local(out, &x, barred, &same), out);
   if (!same && !*barred) HK_TRY(summarize_period(out, &x, n, host, barred, &same), out);
+  out->order = what->channel;
 out:
   if (rc != HK_ERR_USAGE) return rc;
   *barred = true; /* the format cannot hold them (builder.h) */

@@ -223,6 +223,12 @@ double hk_price_gpu(const hk_machine *m, const hk_outline *o, double block) {
     fewer.channels = most > 1 ? most : 1;
     m = &fewer;
   }
+  hk_outline one = *o; /* one channel has the programs of the first ring order */
+  if (m->channels == 1) {
+    one.summary.first = o->first;
+    one.summary.held = o->held;
+    o = &one;
+  }
   const hk_summary *s = &o->summary;
   const double channels = m->channels, own = ceil(block / channels);
   const double chunk = (double)hk_chunk(m, o, (size_t)own);

@@ -14,6 +14,8 @@
 
 /* The most links and blocks moved of all programs that are summarized: up to half a second. */
 enum { WORK_MOST = 1 << 22 };
+/* The most ranks whose programs are summarized on each ring order: up to a quarter of a second. */
+enum { RANKS_OF_ORDERS = 1 << 14 };
 /* The most bytes of a host's programs that are built for its load: up to a few milliseconds. */
 enum { LOAD_MOST = 1 << 20 };
 
@@ -113,6 +115,30 @@ out:
   return rc;
 }
 
+/* On each ring order a root has another place on its host, so the chains of messages cross between hosts at other
+ * ranks, and on some orders more often. All channels must end, so the order with the longest chain counts. */
+static hk_status outlines_summarize(const hk_outlines *o, const hk_algorithm *a, const hk_build *what,
+                                    hk_outline *out) {
+  const bool differ = hk_coll_has_root(what->coll) && what->nranks <= RANKS_OF_ORDERS;
+  hk_build one = *what;
+  for (; one.channel < (differ ? out->orders : 1) && !out->barred; one.channel++) {
+    hk_summary s;
+    /* The links of host 0 are those that traffic looks at. On another ring order, another host's ranks may be there. */
+    HK_OR_RETURN(hk_algorithm_summarize(&s, a, &one, o->slots, out->orders == 1, WORK_MOST, &out->barred));
+    if (one.channel == 0) {
+      out->first = s.first;
+      out->held = s.held;
+    }
+    if (one.channel == 0 || hk_chain_is_longer(&s.first, &out->summary.first)) {
+      hk_summary_clear(&out->summary);
+      out->summary = s;
+    } else {
+      hk_summary_clear(&s);
+    }
+  }
+  return HK_OK;
+}
+
 static hk_status outlines_make(hk_outlines *o, const hk_algorithm *a, hk_coll coll, hk_outline *out) {
   const hk_build what = {.coll = coll, .nranks = o->nranks, .layout = o->layout};
   hk_status rc = outlines_orders(a, &what, &out->orders);
@@ -123,8 +149,7 @@ static hk_status outlines_make(hk_outlines *o, const hk_algorithm *a, hk_coll co
   }
   if (rc == HK_ERR_USAGE) out->barred = true; /* the format cannot hold the program (builder.h) */
   if (rc != HK_OK) return out->barred ? HK_OK : rc;
-  /* The links of host 0 are those that traffic looks at. On another ring order, another host's ranks may be there. */
-  HK_TRY(hk_algorithm_summarize(&out->summary, a, &what, o->slots, out->orders == 1, WORK_MOST, &out->barred), out);
+  HK_TRY(outlines_summarize(o, a, &what, out), out);
   if (out->barred) goto out;
   rc = hk_traffic_of(&out->traffic, &out->summary, out->orders, hk_coll_has_root(coll) ? what.root : -1, o->layout,
                      &o->wires);

@@ -71,7 +71,8 @@ typedef struct hk_traffic {
 } hk_traffic;
 
 typedef struct hk_outline {
-  hk_summary summary; /* of the first ring order, without maps */
+  hk_summary summary;   /* of the ring order with the longest chain, without maps */
+  hk_chain first, held; /* the same of the first ring order */
   hk_traffic traffic;
   int orders;  /* ring orders on which its programs differ, at least 1 */
   bool barred; /* its programs are too large to be looked at */
@@ -99,8 +100,8 @@ hk_status hk_outlines_get(hk_outlines *o, const struct hk_algorithm *a, hk_coll 
 /* *out: the load of the first rank, and of more ranks of its host if that is quick to find. No blocks: the format
  * cannot hold its program. */
 hk_status hk_outlines_load(hk_outlines *o, const struct hk_algorithm *a, hk_coll coll, const hk_load **out);
-/* Adds up the messages in the summary's maps, which are those of the first ring order. On each of the `orders` the rank
- * at a place, or at a distance from the root (-1: none), does the same as that on the first one. `wires`: with 0 ranks
- * nothing is known of the links inside a host. */
+/* Adds up the messages in the summary's maps, which are those of its ring order. On each of the `orders` the rank at a
+ * place, or at a distance from the root (-1: none), does the same as that on this one. `wires`: with 0 ranks nothing
+ * is known of the links inside a host. */
 hk_status hk_traffic_of(hk_traffic *out, const hk_summary *s, int orders, int root, const struct hk_layout *layout,
                         const hk_wires *wires);

@@ -35,13 +35,14 @@ typedef struct look {
   hk_chain first_far;      /* before the first round with messages between hosts */
 } look;
 
-/* The rank that does on channel k what this rank does on the first one. */
+/* The rank that does on channel k what this rank does on the summary's ring order. */
 static int traffic_rank_on(const look *l, int k, int rank) {
+  const int order = l->s->order;
   k %= l->orders;
-  if (k == 0) return rank;
-  int place = hk_layout_place(l->layout, 0, rank);
+  if (k == order) return rank;
+  int place = hk_layout_place(l->layout, order, rank);
   if (l->root >= 0)
-    place += hk_layout_place(l->layout, k, l->root) + l->s->nranks - hk_layout_place(l->layout, 0, l->root);
+    place += hk_layout_place(l->layout, k, l->root) + l->s->nranks - hk_layout_place(l->layout, order, l->root);
   return hk_layout_at(l->layout, k, place % l->s->nranks);
 }
 

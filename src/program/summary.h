@@ -25,6 +25,10 @@ typedef struct hk_chain {
   int32_t far;    /* those of them that go to another host */
   int32_t instrs; /* instructions one after another, on all lanes of the chain; of equal chains the most */
 } hk_chain;
+static inline bool hk_chain_is_longer(const hk_chain *a, const hk_chain *b) {
+  if (a->far != b->far) return a->far > b->far;
+  return a->rounds != b->rounds ? a->rounds > b->rounds : a->instrs > b->instrs;
+}
 
 /* What a rank does in one wave. */
 typedef struct hk_volume {
@@ -61,6 +65,7 @@ typedef struct hk_map {
 
 typedef struct hk_summary {
   int nranks;
+  int order;       /* hk_algorithm_summarize: the ring order of the programs, hk_build.channel */
   int period;      /* see hk_summarize; a HK_MAP_PAIR of one period stands for one of each period */
   uint32_t blocks; /* hk_program.blocks */
   hk_chain first;  /* until the first wave is complete */
