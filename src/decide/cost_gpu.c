@@ -192,6 +192,13 @@ static double cost_gpu_ports_us(const hk_machine *m, const hk_outline *o, const 
          cost_gpu_chain_us(m, o, w, way);
 }
 
+/* When the last channel begins, others move bytes. If the first messages of all channels share a link, those of the
+ * last channel are through when all are: later than at a lane's own speed. `slice`: a lane's time for a block. */
+static double cost_gpu_last_us(const hk_machine *m, const hk_outline *o, const wave *w, double slice) {
+  const double shared = w->block * o->traffic.first_step_us * m->wire;
+  return fmax((m->channels - 1) * HK_GPU_STAGGER_US, (shared - slice) / w->waves);
+}
+
 /* sync_us is 0 only with LL. */
 bool hk_gpu_is_small(const hk_machine *m, const hk_outline *o, size_t block) {
   const size_t own = hk_channel_block(m, block);
@@ -250,7 +257,7 @@ double hk_price_gpu(const hk_machine *m, const hk_outline *o, double block) {
   const double need = cost_gpu_busiest(m, o, &w), after = cost_gpu_after_us(o, &w, slice);
   const double fill = hk_depth(o) > 1 ? cost_gpu_fill_us(m, o, &w, need) : 0;
   const double idle = cost_gpu_idle_us(m, o, &w, need, latency, fill);
-  const double last = (channels - 1) * HK_GPU_STAGGER_US; /* when the last channel begins, others move bytes */
+  const double last = cost_gpu_last_us(m, o, &w, slice);
   const double links = fmax(idle, cost_gpu_ports_us(m, o, &w)) + after;
   const double low = fmax(cost_gpu_lane_us(m, longest, block), fmax(last + latency + alone, links));
   const double turns = cost_gpu_turns_us(m, o, &w, need);

@@ -50,8 +50,9 @@ typedef struct hk_traffic {
   double round_us, round_once_us; /* turns_us and once_us of the longest round alone */
   double step_us;                 /* of its steps, on average */
   double one_us;                  /* the same on one ring order alone */
-  /* On the fullest link of the first host, with messages to and from other hosts: in all; in the fullest step. */
-  double joint_us, joint_step_us;
+  /* On the fullest link of the first host, with messages to and from other hosts: in all; in the fullest step; in the
+   * first step. */
+  double joint_us, joint_step_us, first_step_us;
   /* The parts of turns_us in the first steps of rounds without messages between hosts, and of the bytes between hosts
    * in those of rounds without messages inside: they are not under way at the same time. */
   double near_alone, far_alone;

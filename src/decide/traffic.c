@@ -216,7 +216,9 @@ static void traffic_step(look *l, hk_traffic *out) {
       l->now[i] = 0;
     }
   }
-  out->joint_step_us = fmax(out->joint_step_us, traffic_carry(l, l->joint));
+  const double us = traffic_carry(l, l->joint);
+  if (at == 0) out->first_step_us = us;
+  out->joint_step_us = fmax(out->joint_step_us, us);
   for (uint32_t e = 0; e < l->nedges; e++) {
     l->round[e] += l->step[e];
     l->joint[l->nedges + e] += l->joint[e];
