@@ -182,6 +182,16 @@ static double cost_gpu_after_us(const hk_outline *o, const wave *w, double slice
   return o->summary.tail * (slice / w->waves + together * w->lane_us);
 }
 
+/* The time that the busiest port is idle because senders wait for slots. At the first wait all messages that have slots
+ * have passed: it lasts for a message's trip. Later waits overlap with the bytes that the slots then hold. */
+static double cost_gpu_held_us(const hk_machine *m, const hk_outline *o, const wave *w) {
+  const hk_summary *s = &o->summary;
+  const double waits = fmax(0, cost_gpu_chain_us(m, o, w, s->held) - cost_gpu_chain_us(m, o, w, s->first));
+  const double trip = cost_gpu_chain_us(m, o, w, (hk_chain){.rounds = 1, .far = 1});
+  const double slots = m->nslots * w->message * m->channels * m->between.one_us_per_b;
+  return fmin(waits, trip) + fmax(0, waits - trip) * fmax(0, 1 - slots / trip);
+}
+
 /* Until the last message over the busiest port has arrived, if all go between hosts at the same time. Before the first
  * one are the messages inside hosts and the lane's instructions that precede it, with their bytes of one wave. */
 static double cost_gpu_ports_us(const hk_machine *m, const hk_outline *o, const wave *w) {
@@ -189,7 +199,7 @@ static double cost_gpu_ports_us(const hk_machine *m, const hk_outline *o, const 
   if (o->summary.first.far < 1) return 0;
   const double before = fmax(cost_gpu_inside_us(m, o, w) * o->traffic.near_alone, head.instrs * w->pace / m->channels);
   return cost_gpu_chain_us(m, o, w, head) + w->block * (before / w->waves + cost_gpu_between_us(m, o)) +
-         cost_gpu_chain_us(m, o, w, way);
+         cost_gpu_chain_us(m, o, w, way) + cost_gpu_held_us(m, o, w);
 }
 
 /* When the last channel begins, others move bytes. If the first messages of all channels share a link, those of the
