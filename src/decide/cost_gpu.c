@@ -13,8 +13,8 @@
 #include "cost.h"
 #include "gpu.h"
 
-/* If all send to all, messages that meet at one port delay others: simulated ports are idle for a sixth to a quarter of
- * the time. */
+/* If all send to all in each far message of the chain, messages that meet at one port delay others: simulated ports are
+ * idle for a sixth to a quarter of the time. */
 #define MEET 1.2
 
 #define ROUNDING 1e-6
@@ -99,8 +99,9 @@ static double cost_gpu_inside_us(const hk_machine *m, const hk_outline *o, const
 /* A block between hosts, for one byte of it, on the busiest port. */
 static double cost_gpu_between_us(const hk_machine *m, const hk_outline *o) {
   const hk_summary *s = &o->summary;
+  const uint64_t others = (uint64_t)m->team.nhosts - 1, each = others * (uint64_t)s->first.far;
   double us = fmax((double)s->leaving, (double)s->entering) * hk_between_us_per_b(m, o);
-  if (s->far_fan > 1 && (int)s->far_fan >= m->team.nhosts - 1 && s->most.crossing > 0) us *= MEET;
+  if (s->far_fan > 1 && s->far_fan >= others && s->most.carried[HK_BETWEEN] >= each && s->most.crossing > 0) us *= MEET;
   /* On each channel, another port of a host may be the busiest. */
   int k = 0;
   while (k < HK_TRAFFIC_ORDERS && 2 << k <= m->channels) k++;
