@@ -59,8 +59,10 @@ double hk_depth(const hk_outline *o) {
 
 double hk_between_us_per_b(const hk_machine *m, const hk_outline *o) {
   const bool scattered = o->summary.far_fan > FEW_FAR_LINKS && o->summary.most.crossing > 0;
-  const double ring = m->between.ring_us_per_b, rings = o->traffic.on_rings;
-  return scattered ? m->between.mesh_us_per_b : m->team.overlap ? rings * ring + (1 - rings) * m->ports_us_per_b : ring;
+  const double ring = m->between.ring_us_per_b;
+  if (scattered || !m->team.overlap) return scattered ? m->between.mesh_us_per_b : ring;
+  /* The paths of ring orders to their own ports carry these messages only, while all ports are busy with the rest. */
+  return fmax(o->traffic.on_rings * ring, m->ports_us_per_b);
 }
 
 /* The most that a wave may move of a block. */
