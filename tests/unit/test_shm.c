@@ -151,7 +151,7 @@ TEST(leader_has_no_memory) { run_apart(limit_files, "shared memory (memfd_create
 /* The last process has address space for its own ranks only. */
 static void limit_address_space(world_rank *r) {
   struct rlimit little = {2ull << 30, 2ull << 30};
-  r->env.slot_bytes = 8 << 20;
+  r->env.slot_bytes = 1 << 20;
   r->env.nslots = 8;
   if (r->env.rank % 3 == 2) setrlimit(RLIMIT_AS, &little);
 }

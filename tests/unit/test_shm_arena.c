@@ -31,10 +31,12 @@ static int by_begin(const void *a, const void *b) {
   return x->begin < y->begin ? -1 : x->begin > y->begin;
 }
 
-/* Large payloads of a FIFO. On links those of all senders to a rank take 2 MiB, but there are at least two. */
-static uint32_t payloads(const hk_shm_arena *a, bool mcast) {
+/* Large payloads in use. On links of collectives those of all senders to a rank take 2 MiB, but there are at least two. */
+static uint32_t payloads(const hk_shm_arena *a, hk_link_kind kind, uint32_t channel) {
+  const bool link = kind == HK_LINK_SEND || kind == HK_LINK_RECV;
   uint32_t n = a->shape.nslots;
-  while (!mcast && n > 2 && n * a->shape.slot_bytes * (a->shape.nranks - 1) > 2 << 20) n /= 2;
+  while (link && channel != HK_CHANNEL_P2P && n > 2 && n * a->shape.slot_bytes * (a->shape.nranks - 1) > 2 << 20)
+    n /= 2;
   return n;
 }
 
@@ -43,7 +45,7 @@ static hk_link end_of(const hk_shm_arena *a, hk_link_kind kind, uint32_t channel
   hk_link l = {.small = (char *)&key, .small_bytes = 5}; /* of another end, once */
   hk_shm_arena_link(a, &key, self, peer, &l);
   ck_assert(l.peer == (int)(100 + peer) && l.kind == kind && l.slot_bytes == a->shape.slot_bytes);
-  ck_assert(!l.done && l.area_mask == payloads(a, kind == HK_LINK_MCAST_SEND || kind == HK_LINK_MCAST_RECV) - 1);
+  ck_assert(!l.done && l.area_mask == payloads(a, kind, channel) - 1);
   ck_assert_uint_eq(l.limit, hk_link_sends(kind) ? l.mask + 1 : 0);
   return l;
 }
@@ -56,7 +58,7 @@ static void add_link(const hk_shm_arena *a, uint32_t channel, uint32_t from, uin
   ck_assert((uintptr_t)out.slots % PAIR == 0 && (uintptr_t)out.heads % PAIR == 0 && (uintptr_t)out.payload % PAGE == 0);
   add(out.slots, nslots * sizeof(hk_slot), "slots");
   add(out.heads, PAIR, "head"); /* the line that is fetched with it has nothing of another rank */
-  add(out.payload, payloads(a, false) * a->shape.slot_bytes, "payload");
+  add(out.payload, nslots * a->shape.slot_bytes, "payload");
   add(out.small, nslots * (size_t)8192, "small payload");
 }
 
@@ -75,7 +77,7 @@ static void add_mcast(const hk_shm_arena *a, uint32_t channel, uint32_t from) {
   }
   add(out.slots, many * sizeof(hk_slot), "slots of a multicast");
   add(out.heads, (n - 1) * sizeof(hk_head), "heads");
-  add(out.payload, payloads(a, true) * a->shape.slot_bytes, "payload of a multicast");
+  add(out.payload, nslots * a->shape.slot_bytes, "payload of a multicast");
   add(out.small, many * (size_t)small, "small payload of a multicast");
 }
 

@@ -17,9 +17,10 @@ enum {
 
 static size_t shm_arena_control_bytes(uint32_t nslots) { return hk_round_up(nslots * sizeof(hk_slot), PAIR); }
 
-/* Payloads of slot_bytes of a link. Those that all others send to a rank take at most INCOMING bytes together, so that
- * they stay in its caches: with 8 ranks on two cores an alltoall of 2 MiB takes 0.75 ms with 8 payloads, 0.50 with 2. At
- * least two: one is filled while the other is read. A multicast has one for each of nslots, because few are used. */
+/* The payloads of slot_bytes that a link of collectives uses. Those that all others send to a rank take at most INCOMING
+ * bytes together, so that they stay in its caches: with 8 ranks on two cores an alltoall of 2 MiB takes 0.75 ms with 8
+ * payloads, 0.50 with 2. At least two: one is filled while the other is read. Multicasts and sends use one for each of
+ * nslots, because few of their FIFOs are in use at a time. */
 static uint32_t shm_arena_payloads(const hk_shm_shape *shape) {
   uint64_t peers = shape->nranks - 1;
   uint32_t n = shape->nslots;
@@ -42,11 +43,9 @@ void hk_shm_arena_layout(hk_shm_arena *a, const hk_shm_shape *shape) {
   a->mcast_slots = shape->nslots > HK_MCAST_SLOTS ? shape->nslots : HK_MCAST_SLOTS;
   a->link_control = shm_arena_control_bytes(shape->nslots) + PAIR;
   a->mcast_control = shm_arena_control_bytes(a->mcast_slots) + hk_round_up(n * sizeof(hk_head), PAIR);
-  a->payloads = shm_arena_payloads(shape);
-  a->link_large = hk_round_up(a->payloads * shape->slot_bytes, PAGE);
-  a->mcast_large = hk_round_up(shape->nslots * shape->slot_bytes, PAGE);
-  a->link_payload = a->link_large + (size_t)shape->nslots * HK_SLOT_SMALL_MOST;
-  a->mcast_payload = a->mcast_large + (size_t)a->mcast_slots * shm_arena_small_bytes(shape);
+  a->large = hk_round_up(shape->nslots * shape->slot_bytes, PAGE);
+  a->link_payload = a->large + (size_t)shape->nslots * HK_SLOT_SMALL_MOST;
+  a->mcast_payload = a->large + (size_t)a->mcast_slots * shm_arena_small_bytes(shape);
   a->status_pages_at = PAGE;
   a->call_checks_at = hk_round_up(a->status_pages_at + n * sizeof(hk_status_page), PAIR);
   a->links_at = hk_round_up(a->call_checks_at + sizeof(hk_call_checks), PAGE);
@@ -119,14 +118,12 @@ void hk_shm_arena_link(const hk_shm_arena *a, const hk_link_key *key, uint32_t s
     link->heads = (hk_head *)(control + shm_arena_control_bytes(a->shape.nslots));
     link->nheads = 1;
     link->mask = a->shape.nslots - 1;
-    link->small = link->payload + a->link_large;
     link->small_bytes = HK_SLOT_SMALL_MOST;
-    link->area_mask = a->payloads - 1;
+    link->area_mask = (key->channel == HK_CHANNEL_P2P ? a->shape.nslots : shm_arena_payloads(&a->shape)) - 1;
   } else {
     size_t index = key->channel * n + from;
     control = a->base + a->mcasts_at + index * a->mcast_control;
     link->payload = a->base + a->mcast_payload_at + index * a->mcast_payload;
-    link->small = link->payload + a->mcast_large;
     link->small_bytes = shm_arena_small_bytes(&a->shape);
     link->area_mask = a->shape.nslots - 1;
     link->mask = a->mcast_slots - 1;
@@ -134,6 +131,7 @@ void hk_shm_arena_link(const hk_shm_arena *a, const hk_link_key *key, uint32_t s
     link->heads = (hk_head *)(control + shm_arena_control_bytes(a->mcast_slots)) + (sends ? 0 : self - (self > from));
     link->nheads = sends ? (uint32_t)n - 1 : 1;
   }
+  link->small = link->payload + a->large;
   link->slots = (hk_slot *)control;
   link->slot_bytes = (uint32_t)a->shape.slot_bytes;
   link->peer = key->peer;

@@ -111,7 +111,7 @@ void hk_shm_cma_measure(const hk_shm_state *s, int peer, int cpu) {
   const hk_shm_process *p = s->process;
   const hk_shm_arena *a = &p->arena;
   const hk_link_key key = {.peer = peer, .kind = HK_LINK_SEND, .channel = HK_CHANNEL_P2P};
-  bench b = {.places = a->link_large / MOST}; /* 0 or 1 with very small slots */
+  bench b = {.places = a->large / MOST}; /* 0 or 1 with very small slots */
   uint32_t from = MOST, time;
   cpu_set_t may;
   hk_link link;
