@@ -156,8 +156,8 @@ void hk_copy_to_all(void *const *dst, unsigned ndst, const void *src, size_t byt
   reduce_level()->copy(dst, ndst, src, bytes, flags);
 }
 
-/* Measured on an AMD EPYC (docs/results/cpu.md). Stores by a loop fetch each line before they replace it. The lines of a
- * slot come from the cache of the core that read them last; "rep movsb" only takes them over, in a third of the time
+/* Measured on an AMD EPYC (docs/results/cpu.md). Stores by a loop fetch each line before they replace it. The lines of
+ * a slot come from the cache of the core that read them last; "rep movsb" only takes them over, in a third of the time
  * between two chiplets. It is slow to begin, so a loop is better for a few KiB, and for more of them in memory that no
  * other core has. memcpy chooses by the processor and by the C library's version, and knows nothing of other cores. */
 static void reduce_copy_cached(void *dst, const void *src, size_t bytes, bool slot) {

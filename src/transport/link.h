@@ -9,8 +9,8 @@
  * link belongs to GPUs' kernels, a proxy moves slots between them and the transport (gpu/proxy.h).
  *
  * In shared memory each header has a small payload as well, and there may be fewer large ones than headers, so that
- * these stay in caches. A multicast FIFO there has HK_MCAST_SLOTS headers, so that a sender may run far ahead with short
- * messages if ranks take turns on few cores.
+ * these stay in caches. A multicast FIFO there has HK_MCAST_SLOTS headers, so that a sender may run far ahead with
+ * short messages if ranks take turns on few cores.
  *
  * Protocol. Slots are counted from 1. The sender of slot k waits until every reader's head >= k - nslots (the credit),
  * writes payload and header fields, then publishes by storing seq = k (release). The receiver of slot k waits for seq

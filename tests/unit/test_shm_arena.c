@@ -31,7 +31,8 @@ static int by_begin(const void *a, const void *b) {
   return x->begin < y->begin ? -1 : x->begin > y->begin;
 }
 
-/* Large payloads in use. On links of collectives those of all senders to a rank take 2 MiB, but there are at least two. */
+/* Large payloads in use. On links of collectives those of all senders to a rank take 2 MiB, but there are at least
+ * two. */
 static uint32_t payloads(const hk_shm_arena *a, hk_link_kind kind, uint32_t channel) {
   const bool link = kind == HK_LINK_SEND || kind == HK_LINK_RECV;
   uint32_t n = a->shape.nslots;

@@ -17,10 +17,10 @@ enum {
 
 static size_t shm_arena_control_bytes(uint32_t nslots) { return hk_round_up(nslots * sizeof(hk_slot), PAIR); }
 
-/* The payloads of slot_bytes that a link of collectives uses. Those that all others send to a rank take at most INCOMING
- * bytes together, so that they stay in its caches: with 8 ranks on two cores an alltoall of 2 MiB takes 0.75 ms with 8
- * payloads, 0.50 with 2. At least two: one is filled while the other is read. Multicasts and sends use one for each of
- * nslots, because few of their FIFOs are in use at a time. */
+/* The payloads of slot_bytes that a link of collectives uses. Those that all others send to a rank take at most
+ * INCOMING bytes together, so that they stay in its caches: with 8 ranks on two cores an alltoall of 2 MiB takes 0.75
+ * ms with 8 payloads, 0.50 with 2. At least two: one is filled while the other is read. Multicasts and sends use one
+ * for each of nslots, because few of their FIFOs are in use at a time. */
 static uint32_t shm_arena_payloads(const hk_shm_shape *shape) {
   uint64_t peers = shape->nranks - 1;
   uint32_t n = shape->nslots;
