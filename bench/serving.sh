@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 # serving.sh [hosts [ranks a host [Mbit/s [ms]]]]: tokens a second of vLLM on CPUs over several hosts, which are network namespaces with a
-# /dev/shm of their own: Hocket and Gloo in turns.  On one host: Hocket and vLLM's own shared memory.  Needs root, and vLLM as `make check-frameworks ONLY=vllm-serves` installs it, or PYTHON
-# with it.  With a rate and a delay the cables are limited, if the kernel can do that.  With VLLM_SERVES_SILENT=1 Hocket's allreduces do
+# /dev/shm of their own: Hocket and Gloo in turns.  On one host: Hocket and vLLM's own shared memory.  Needs root, and vLLM as
+# `make check-frameworks ONLY=vllm-serves` installs it, or PYTHON with it.  With a rate and a delay the cables are limited, if the kernel can do that.  With VLLM_SERVES_SILENT=1 Hocket's allreduces do
 # nothing, and the tokens must be others.
 set -eu
 cd "$(dirname "$0")/.."

@@ -493,18 +493,18 @@ typedef struct ncclConfigExt {
 
 /** Options of one call.  Start from NCCL_COLLCONFIG_INITIALIZER. */
 typedef struct ncclCollConfig_v23200 {
-  size_t size;              /**< set by the initializer */
-  unsigned int magic;       /**< set by the initializer */
-  unsigned int version;     /**< set by the initializer */
-  ncclConfigExt_t *ext;     /**< further options; ignored */
-  int minCTAs;              /**< GPU blocks at least */
-  int maxCTAs;              /**< GPU blocks at most */
-  int nvlsCTAs;             /**< GPU blocks for reductions in the NVSwitch, at most */
-  int cgaClusterSize;       /**< GPU blocks launched as one cluster */
-  const char *algSelection; /**< as "RING_LL,TREE": `,` or, `+` and, `^` not, or beginnings; NULL: any */
-  int forceAlgSelection;    /**< 1 (default): a selection that cannot be met is an error; 0: it is a preference */
-  int CTAPolicy;            /**< NCCL_CTA_POLICY_* */
-  uint64_t userProfilerTag; /**< for the profiler plugin */
+  size_t size;                       /**< set by the initializer */
+  unsigned int magic;                /**< set by the initializer */
+  unsigned int version;              /**< set by the initializer */
+  ncclConfigExt_t *ext;              /**< further options; ignored */
+  int minCTAs;                       /**< GPU blocks at least */
+  int maxCTAs;                       /**< GPU blocks at most */
+  int nvlsCTAs;                      /**< GPU blocks for reductions in the NVSwitch, at most */
+  int cgaClusterSize;                /**< GPU blocks launched as one cluster */
+  const char *algSelection;          /**< as "RING_LL,TREE": `,` or, `+` and, `^` not, or beginnings; NULL: any */
+  int forceAlgSelection;             /**< 1 (default): a selection that cannot be met is an error; 0: optional */
+  int CTAPolicy;                     /**< NCCL_CTA_POLICY_* */
+  uint64_t userProfilerTag;          /**< for the profiler plugin */
   cudaEvent_t launchCompletionEvent; /**< the user's event, recorded right before the kernel; NULL: none */
 } ncclCollConfig_t;
 

@@ -241,8 +241,9 @@ double hk_price_gpu(const hk_machine *m, const hk_outline *o, double block) {
     fewer.channels = most > 1 ? most : 1;
     m = &fewer;
   }
-  hk_outline one = *o; /* one channel has the programs of the first ring order */
-  if (m->channels == 1) {
+  hk_outline one;
+  if (m->channels == 1) { /* it has the programs of the first ring order */
+    one = *o;
     one.summary.first = o->first;
     one.summary.held = o->held;
     o = &one;

@@ -5,7 +5,8 @@
 #include "../program/quantised.h"
 #include "constants.h"
 
-/* Measured on two cores of a virtual machine (`hocket tune`), rounded; between hosts a usual Ethernet. */
+/* Measured on two cores of an AMD EPYC (`hocket tune`, docs/results/choices.md), rounded; between hosts a usual
+ * Ethernet. */
 const hk_constants hk_constants_default = {.memory_alpha_us = 0.05,
                                            .memory_message_us = 0.1,
                                            .tcp_alpha_us = 0.6,
@@ -19,7 +20,7 @@ const hk_constants hk_constants_default = {.memory_alpha_us = 0.05,
                                            .gamma_us_per_b = 1.0 / 50000,
                                            .switch_us = 0.7};
 
-/* Measured with AVX2 on the same machine: a value to its quantised form or back. */
+/* A value to its quantised form or back: measured with AVX2 on an earlier machine. */
 #define QUANTISE_US (4.0 / 6500)
 
 void hk_machine_quantise(hk_machine *m, size_t unit) {

@@ -158,12 +158,13 @@ void hk_copy_to_all(void *const *dst, unsigned ndst, const void *src, size_t byt
 
 /* Measured on an AMD EPYC (docs/results/cpu.md). Stores by a loop fetch each line before they replace it. The lines of
  * a slot come from the cache of the core that read them last; "rep movsb" only takes them over, in a third of the time
- * between two chiplets. It is slow to begin, so a loop is better for a few KiB, and for more of them in memory that no
- * other core has. memcpy chooses by the processor and by the C library's version, and knows nothing of other cores. */
+ * between two chiplets. It is slow to begin, so it copies 4 KiB and more to slots, and 16 KiB and more to memory that
+ * no other core has. memcpy chooses by the processor and by the C library's version, and knows nothing of other cores.
+ */
 static void reduce_copy_cached(void *dst, const void *src, size_t bytes, bool slot) {
 #if defined(__x86_64__)
   enum { LOOP_BYTES = 2048, STRING_BYTES = 16384 };
-  if (bytes >= (slot ? HK_LINK_WARM + 1 : STRING_BYTES) && !HK_SANITIZED) { /* they do not see what assembly writes */
+  if (bytes >= (slot ? HK_LINK_WARM + 1 : STRING_BYTES) && !HK_SANITIZED) { /* which sees no assembly */
     __asm__ volatile("rep movsb" : "+D"(dst), "+S"(src), "+c"(bytes) : : "memory");
     return;
   }

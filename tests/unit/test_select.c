@@ -341,9 +341,10 @@ TEST(chunks) {
   }
 }
 
-/* No step of 1.1 in size makes the time, as the model sees it, jump by more than 1.5: a second wave doubles the
- * messages.  Left out: hundreds of ranks, for the same reason, and several hosts of several ranks, where the ring wins,
- * whose second wave doubles its rounds. */
+/* No step of 1.1 in size makes the time, as the model sees it, jump by more than 1.3; where a second wave doubles the
+ * messages and a message is dear (between hosts) or there are many (31 ranks), by more than 1.45; where calls follow
+ * one another without a wait (those with a root), by more than 1.5.  Left out: hundreds of ranks, for the same reason,
+ * and several hosts of several ranks, where the ring wins, whose second wave doubles its rounds. */
 TEST(no_cliffs) {
   hk_machine all[MACHINES];
   int n = machines(all);
@@ -351,12 +352,14 @@ TEST(no_cliffs) {
     if (all[k].team.nranks < 2 || all[k].team.nranks > 64 || (all[k].team.nhosts > 1 && all[k].team.ranks_per_host > 1))
       continue;
     for (int c = 0; c < HK_COLL_COUNT; c++) {
+      const bool few = all[k].team.multicast && all[k].team.nranks < 31;
+      const double most = hk_coll_has_root((hk_coll)c) ? 1.5 : few ? 1.3 : 1.45;
       double last = 0;
       for (double size = 1024; size < 64 << 20; size *= 1.1) {
         const hk_algorithm *a = choose(&all[k], (hk_coll)c, (size_t)size);
         double us = price_of(a, &all[k], (hk_coll)c, (size_t)size);
         ck_assert_double_gt(us, 0);
-        ck_assert_msg(last == 0 || us < last * 1.5,
+        ck_assert_msg(last == 0 || us < last * most,
                       "%s of %.0f bytes, %d ranks on %d hosts: %s takes %.1f us after %.1f", hk_coll_name((hk_coll)c),
                       size, all[k].team.nranks, all[k].team.nhosts, a->name, us, last);
         last = us;

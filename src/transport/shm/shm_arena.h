@@ -30,7 +30,7 @@ typedef struct hk_shm_arena {
   char *base; /* NULL: not mapped */
   hk_shm_shape shape;
   size_t link_control, mcast_control;        /* bytes of one */
-  size_t large, link_payload, mcast_payload; /* large payloads; all payloads */
+  size_t large, link_payload, mcast_payload; /* bytes of the large payloads of one; of all of a link, of a multicast */
   uint32_t mcast_slots;                      /* headers of a multicast FIFO */
   size_t status_pages_at, call_checks_at, links_at, mcasts_at, link_payload_at, mcast_payload_at;
   size_t bytes;
