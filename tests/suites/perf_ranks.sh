@@ -180,16 +180,22 @@ NCCL_TESTS_SPLIT="MOD 2" "$perf" --procs 4 -b 8 -e 1K -f 8 -n 3 >"$tmp/out" 2>&1
 # Not a zombie: in a container the first process may not reap those that it inherits.
 alive() { grep -qs '^State:[[:space:]]*[^ZX[:space:]]' "/proc/$1/status"; }
 
+# Starts a benchmark without an end, and waits until its processes have said who they are. Sets parent and pids.
+begin() { # processes
+  : >"$tmp/out" # what an earlier run has written would be taken for this one's
+  "$perf" --procs "$1" -b 1M -e 1M -n 1000000 -c 0 >"$tmp/out" 2>"$tmp/err" &
+  parent=$!
+  for ((i = 0; i < 100; i++)); do
+    grep -q '(GB/s)' "$tmp/out" && break
+    sleep 0.1
+  done
+  mapfile -t pids < <(sed -n 's/^#  Rank .* Pid *\([0-9]*\) on .*/\1/p' "$tmp/out")
+  [ ${#pids[@]} = "$1" ] || complain "not $1 processes: $(cat "$tmp/out" "$tmp/err")"
+}
+
 # kill -9 of one process: the run ends soon, names the killed process, and leaves no process running.
-"$perf" --procs 3 -b 1M -e 1M -n 1000000 -c 0 >"$tmp/out" 2>"$tmp/err" &
-parent=$!
-for ((i = 0; i < 100; i++)); do
-  grep -q '(GB/s)' "$tmp/out" && break
-  sleep 0.1
-done
+begin 3
 sleep 0.5
-mapfile -t pids < <(sed -n 's/^#  Rank .* Pid *\([0-9]*\) on .*/\1/p' "$tmp/out")
-[ ${#pids[@]} = 3 ] || complain "no three processes: $(cat "$tmp/out" "$tmp/err")"
 began=$SECONDS
 kill -9 "${pids[1]}"
 wait $parent
@@ -203,17 +209,13 @@ for pid in "${pids[@]}"; do alive "$pid" && complain "process $pid is left"; don
 (ulimit -s 128 && exec "$perf" -b 8 -e 8 -n 1 -w 0) >"$tmp/out" 2>"$tmp/err" || complain "with ulimit -s 128 it ends with code $?"
 
 # The parent's end is its processes' end.
-"$perf" --procs 2 -b 1M -e 1M -n 1000000 -c 0 >"$tmp/out" 2>&1 &
-parent=$!
-for ((i = 0; i < 100; i++)); do
-  grep -q '(GB/s)' "$tmp/out" && break
-  sleep 0.1
-done
-mapfile -t pids < <(sed -n 's/^#  Rank .* Pid *\([0-9]*\) on .*/\1/p' "$tmp/out")
+begin 2
 kill -9 $parent
 wait $parent 2>/dev/null
 for ((i = 0; i < 50; i++)); do
-  alive "${pids[0]}" || alive "${pids[1]}" || break
+  left=0
+  for pid in "${pids[@]}"; do alive "$pid" && left=1; done
+  [ $left = 1 ] || break
   sleep 0.1
 done
 for pid in "${pids[@]}"; do alive "$pid" && complain "process $pid outlives its parent"; done
