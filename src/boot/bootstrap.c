@@ -358,10 +358,11 @@ out:
   explicit_bzero(secret, sizeof secret);
   if (id) explicit_bzero(id, (size_t)nids * sizeof *id);
   free(id);
+  const bool met = b && b->member;
+  if (rc != HK_OK && b) bootstrap_give_up(b, rc); /* first: the report needs a descriptor, and these may be the last */
   /* Not for a wrong argument, which the caller can correct. A root that has ended ignores the report. */
-  if (rc != HK_OK && rc != HK_ERR_REMOTE && rc != HK_ERR_ARGUMENT && !(b && b->member))
+  if (rc != HK_OK && rc != HK_ERR_REMOTE && rc != HK_ERR_ARGUMENT && !met)
     hk_bootstrap_report_abort(o->settings, ids, nids, o->rank, o->nranks);
-  if (rc != HK_OK && b) bootstrap_give_up(b, rc);
   if (rc == HK_OK) *out = b;
   return rc;
 }

@@ -13,7 +13,7 @@ enum { RANKS = 3, POOR = 1, CASES = 8 };
 static const struct {
   int more;
   bool sockets; /* no shared memory */
-} cases[CASES] = {{8, true}, {9, true}, {11, true}, {12, true}, {13, true}, {12, false}, {13, false}, {40, true}};
+} cases[CASES] = {{5, true}, {7, true}, {8, true}, {9, true}, {11, true}, {13, true}, {12, false}, {40, true}};
 
 static struct board {
   ncclUniqueId id;
@@ -65,7 +65,8 @@ static void expect_one_story(const struct board *b) {
     if (worked) continue;
     ck_assert_msg(b->code[i] == (i == POOR ? ncclSystemError : ncclRemoteError), "rank %d: %s", i, b->text[i]);
     ck_assert_msg(strstr(b->text[i], "Too many open files") != NULL, "rank %d: %s", i, b->text[i]);
-    ck_assert_msg(i == POOR || strstr(b->text[i], "rank 1 failed") != NULL, "rank %d: %s", i, b->text[i]);
+    bool named = strstr(b->text[i], "rank 1 failed") || strstr(b->text[i], "rank 1 of 3 failed"); /* by the root */
+    ck_assert_msg(i == POOR || named, "rank %d: %s", i, b->text[i]);
   }
 }
 
