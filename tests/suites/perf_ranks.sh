@@ -70,7 +70,7 @@ if command -v mpirun.mpich >/dev/null; then
     timeout 60 $two_hosts $given "$perf" -b 8 -e 8 -n 2 >"$tmp/out" 2>&1 && grep -q 'values : 0 OK' "$tmp/out" ||
       complain "$two_hosts $given: $(cat "$tmp/out")"
   done
-  timeout 20 $two_hosts "$perf" -b 8 -e 8 -n 2 >"$tmp/out" 2>&1 && complain "MPICH on two hosts runs without an address"
+  timeout 60 $two_hosts "$perf" -b 8 -e 8 -n 2 >"$tmp/out" 2>&1 && complain "MPICH on two hosts runs without an address"
   grep -q 'set MASTER_ADDR and MASTER_PORT' "$tmp/out" || complain "MPICH on two hosts is not helped: $(cat "$tmp/out")"
 fi
 

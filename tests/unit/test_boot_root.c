@@ -92,6 +92,11 @@ static int ack_of(const guest *g) {
   ck_assert(hk_ack_decode(&ack, in, g->h.nonce, id.secret));
   return (int)ack;
 }
+/* It comes, and is acknowledged. */
+static void join(guest *g) {
+  come(g);
+  ck_assert_int_eq(ack_of(g), HK_ACK_OK);
+}
 static const hk_reply *reply_of(const guest *g) {
   static hk_reply r;
   uint8_t in[HK_REPLY_BYTES];
@@ -143,8 +148,7 @@ TEST(everyone_learns_the_next) {
           ck_assert_int_eq(r->state, HK_ROOT_GATHERING);
           if (i > low) ck_assert(is_open(&g[low]));
           g[i] = a_guest(HK_HELLO_JOIN, i, n, k, root);
-          come(&g[i]);
-          ck_assert_int_eq(ack_of(&g[i]), HK_ACK_OK);
+          join(&g[i]);
         }
         ck_assert(r->state == HK_ROOT_DONE && r->entries == high - low + (k > 1));
         for (int i = low; i < high; i++) expect_next(&g[i], i + 1 < high ? &g[i + 1] : k > 1 ? &first : &g[low]);
@@ -209,8 +213,7 @@ TEST_LOOP(wrong_ones_get_the_cause, HK_ARRAY_LENGTH(wrongs)) {
   come(&first);
   ck_assert(ack_of(&first) == HK_ACK_OK && r->joined == 1);
   g.h.nonce[5] = 9; /* another process's, or another attempt's */
-  come(&g);
-  ck_assert_int_eq(ack_of(&g), HK_ACK_OK);
+  join(&g);
   expect_error(&g, HK_ERR_ARGUMENT, w->words);
   ck_assert(is_closed(&g) && r->state == (w->fails ? HK_ROOT_FAILED : HK_ROOT_GATHERING));
   if (w->fails) expect_error(&first, HK_ERR_ARGUMENT, w->words);
@@ -218,8 +221,7 @@ TEST_LOOP(wrong_ones_get_the_cause, HK_ARRAY_LENGTH(wrongs)) {
   close(g.fd);
   if (!w->fails) return;
   guest late = a_guest(HK_HELLO_JOIN, 2, 5, 2, 1); /* it gets the same */
-  come(&late);
-  ck_assert_int_eq(ack_of(&late), HK_ACK_OK);
+  join(&late);
   expect_error(&late, HK_ERR_ARGUMENT, w->words);
   hk_roots_sweep(l);
   ck_assert(is_closed(&late) && is_closed(&first) && l->roots == r);
@@ -231,12 +233,10 @@ TEST_LOOP(wrong_ones_get_the_cause, HK_ARRAY_LENGTH(wrongs)) {
 TEST(first_is_wrong) {
   guest first = a_guest(HK_HELLO_JOIN, 0, 5, 2, 1), g = a_guest(HK_HELLO_JOIN, 3, 6, 2, 1);
   hk_root *r = new_root();
-  come(&first);
-  ck_assert_int_eq(ack_of(&first), HK_ACK_OK);
+  join(&first);
   expect_error(&first, HK_ERR_ARGUMENT, "rank 0 joined root 1 of 2 with the id of another root");
   ck_assert(r->state == HK_ROOT_GATHERING && !r->joined);
-  come(&g);
-  ck_assert_int_eq(ack_of(&g), HK_ACK_OK);
+  join(&g);
   expect_error(&g, HK_ERR_ARGUMENT, "rank 3 gives 6 and 2, rank 0 gives 5 and 2;");
   leave(&first, 1);
   leave(&g, 1);
@@ -256,8 +256,7 @@ TEST_LOOP(again, 4) {
   if (_i != SAME_ATTEMPT) more.h.nonce[5] = 9;
   if (_i == OTHER_PROCESS) more.h.contact[0]++;
   if (_i == AFTER_ITS_END) close(first.fd);
-  come(&more);
-  ck_assert_int_eq(ack_of(&more), HK_ACK_OK);
+  join(&more);
   ck_assert_int_eq(r->state, _i == OTHER_PROCESS ? HK_ROOT_FAILED : HK_ROOT_GATHERING);
   if (_i == OTHER_PROCESS)
     expect_error(&more, HK_ERR_ARGUMENT, "rank 2 of 4 has joined twice, from process 7 at 0.0.0.0<5002> and from");
@@ -283,13 +282,11 @@ TEST(repeated) {
   hk_root *r = new_root();
   for (int i = 0; i < TIMES; i++) {
     g[i] = a_guest(HK_HELLO_JOIN, 0, 2, 1, 0);
-    come(&g[i]);
-    ck_assert_int_eq(ack_of(&g[i]), HK_ACK_OK);
+    join(&g[i]);
     ck_assert(i < MOST_OF_ONE ? is_open(&g[i]) : is_closed(&g[i]));
   }
   ck_assert(r->joined == 1 && r->state == HK_ROOT_GATHERING);
-  come(&last);
-  ck_assert_int_eq(ack_of(&last), HK_ACK_OK);
+  join(&last);
   for (int i = 0; i < MOST_OF_ONE; i++) expect_next(&g[i], &last);
   expect_next(&last, &g[0]);
   leave(g, TIMES);
@@ -305,8 +302,7 @@ TEST_LOOP(lost_ranks, 2) {
   hk_root *r = new_root();
   for (int i = 0; i < 2; i++) {
     g[i] = a_guest(HK_HELLO_JOIN, i, 3, 1, 0);
-    come(&g[i]);
-    ck_assert_int_eq(ack_of(&g[i]), HK_ACK_OK);
+    join(&g[i]);
   }
   if (_i == 0) close(g[1].fd);
   hk_root_connection_ended(g[1].c);
@@ -477,8 +473,7 @@ TEST_LOOP(excuses, 4) {
   r->job.token = waits.h.job = 5;
   g.h.job = rows[_i].job;
   g.text = rows[_i].text;
-  come(&waits);
-  ck_assert_int_eq(ack_of(&waits), HK_ACK_OK);
+  join(&waits);
   come(&g);
   ck_assert(ack_of(&g) == HK_ACK_OK && is_closed(&g));
   ck_assert_int_eq(r->state, rows[_i].words ? HK_ROOT_FAILED : HK_ROOT_GATHERING);
@@ -494,8 +489,7 @@ TEST(other_jobs) {
   r->job.token = 5;
   snprintf(r->job.text, sizeof r->job.text, "JOB=17");
   g.h.job = 6;
-  come(&g);
-  ck_assert_int_eq(ack_of(&g), HK_ACK_OK);
+  join(&g);
   const hk_reply *reply = reply_of(&g);
   ck_assert(reply && reply->other_job && reply->status == HK_ERR_USAGE && !strcmp(reply->text, "JOB=17"));
   ck_assert(r->state == HK_ROOT_GATHERING && !r->nranks);
@@ -506,8 +500,7 @@ TEST(other_jobs) {
 TEST_LOOP(no_key_and_no_room, 3) {
   guest waits = a_guest(HK_HELLO_JOIN, 0, 3, 1, 0), g = a_guest(HK_HELLO_JOIN, 1, 3, 1, 0);
   hk_root *r = new_root();
-  come(&waits);
-  ck_assert_int_eq(ack_of(&waits), HK_ACK_OK);
+  join(&waits);
   g.plain = _i == 0;
   g.on_spare = _i > 0;
   if (_i == 2) l->refusing_since_ns = hk_now_ns() - 5 * S; /* a moment ago was too soon */
@@ -523,8 +516,7 @@ TEST_LOOP(no_key_and_no_room, 3) {
     guest late = a_guest(HK_HELLO_JOIN, 2, 3, 1, 0);
     late.on_spare = true;
     l->refusing_since_ns = hk_now_ns();
-    come(&late);
-    ck_assert_int_eq(ack_of(&late), HK_ACK_OK);
+    join(&late);
     expect_error(&late, HK_ERR_REMOTE, "has no descriptors left");
     leave(&late, 1);
   }
