@@ -26,6 +26,8 @@ enum {
   EXCUSE_NS = 1000 * 1000 * 1000, /* time to report this rank's failure to the root */
   NAP_NS = 20 * 1000 * 1000
 };
+/* The same for a rank that has not looked for its root, which is at a given address: it may start later. */
+#define EXCUSE_EARLY_NS (5 * (uint64_t)EXCUSE_NS)
 
 /* A rank that waits for others must be able to accept their connections. */
 static hk_status bootstrap_check_waiting(void *arg, uint64_t waited_ns) {
@@ -264,18 +266,24 @@ static void bootstrap_excuse_to(const hk_settings *settings, const hk_boot_id *i
     (void)hk_wait_nap(&w, -1, NAP_NS); /* nothing else ends this wait */
 }
 
-void hk_bootstrap_report_abort(const hk_settings *settings, const ncclUniqueId *ids, int nids, int rank, int nranks) {
-  uint64_t deadline_ns = hk_now_ns() + EXCUSE_NS;
+/* `first`: this rank has not looked for a root yet. */
+static void bootstrap_report_abort(const hk_settings *settings, const ncclUniqueId *ids, int nids, int rank, int nranks,
+                                   bool first) {
+  const uint64_t begin_ns = hk_now_ns();
   char cause[HK_ERROR_TEXT];
   snprintf(cause, sizeof cause, "%s", hk_last_error());
   for (int i = 0; i < nids; i++) {
     hk_boot_id id;
     if (hk_boot_id_decode(&id, &ids[i]) != HK_OK) continue;
     hk_hello h = bootstrap_root_hello(settings, HK_HELLO_FAILED, &id, i, nids, rank, nranks);
-    bootstrap_excuse_to(settings, &id, &h, cause, deadline_ns);
+    bootstrap_excuse_to(settings, &id, &h, cause, begin_ns + (first && id.from_env ? EXCUSE_EARLY_NS : EXCUSE_NS));
     explicit_bzero(id.secret, sizeof id.secret);
   }
   hk_error_adopt(cause);
+}
+
+void hk_bootstrap_report_abort(const hk_settings *settings, const ncclUniqueId *ids, int nids, int rank, int nranks) {
+  bootstrap_report_abort(settings, ids, nids, rank, nranks, true);
 }
 
 /* NCCL_UID_STAGGER_*: the ranks of a root come one after another. */
@@ -358,11 +366,11 @@ out:
   explicit_bzero(secret, sizeof secret);
   if (id) explicit_bzero(id, (size_t)nids * sizeof *id);
   free(id);
-  const bool met = b && b->member;
+  const bool first = !b, met = b && b->member;
   if (rc != HK_OK && b) bootstrap_give_up(b, rc); /* first: the report needs a descriptor, and these may be the last */
   /* Not for a wrong argument, which the caller can correct. A root that has ended ignores the report. */
   if (rc != HK_OK && rc != HK_ERR_REMOTE && rc != HK_ERR_ARGUMENT && !met)
-    hk_bootstrap_report_abort(o->settings, ids, nids, o->rank, o->nranks);
+    bootstrap_report_abort(o->settings, ids, nids, o->rank, o->nranks, first);
   if (rc == HK_OK) *out = b;
   return rc;
 }

@@ -64,7 +64,8 @@ hk_status hk_bootstrap_encrypt(const char *key);
  * the ranks that this one is connected to are notified. */
 hk_status hk_bootstrap_join(hk_bootstrap **out, const ncclUniqueId *ids, int nids, const hk_bootstrap_options *o);
 /* This rank fails before hk_bootstrap_join, for the cause in the thread's error, which stays: the ranks that wait for
- * it at the roots of `ids` get the cause. Takes a second at most, without an effect if no root can be reached. */
+ * it at the roots of `ids` get the cause. Takes a second at most; five if the root is at a given address, where it may
+ * start later. Without an effect if no root can be reached. */
 void hk_bootstrap_report_abort(const struct hk_settings *settings, const ncclUniqueId *ids, int nids, int rank,
                                int nranks);
 /* Joins a communicator made from another one's ranks: new rank i is the parent's rank members[i]. `child`
