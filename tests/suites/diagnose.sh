@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# check: timeout=120
+# check: timeout=120 covers=src/comm/diagnose
 # Diagnostics at init (NCCL_RUN_RAS_DIAGNOSTICS, NCCL_RUN_DIAGNOSTICS): processes with different variables, invented hosts, emulated
 # GPUs with an NVML that shows memory errors.
 set -u

@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# check: timeout=240
+# check: timeout=240 covers=src/base/tls
 # HOCKET_ENCRYPTION_KEY_FILE with real processes over TCP: every operation, keys that differ, files that others can read, no OpenSSL.
 set -u
 bin=$HK_BUILD/bin runs=0

@@ -65,6 +65,7 @@ static const struct {
     {'p', "\"protocol\":\"Simple\"", 1, "\"protocol\":\"LL128\"", "\"protocol\" is \"LL128\""},
     {'p', "\"input_chunks\":6", 1, "\"input_chunks\":7",
      "gpus[0]: 7 chunks in and 6 out are not those of AllReduce of 3 gpus"},
+    {'p', "\"threadblocks\"", 1, "\"blocks\"", "gpus[0]: \"threadblocks\" is missing"},
     {'p', "\"connected_to\":[1,2", 1, "\"connected_to\":[1,0", "gpu 0 has a channel to itself"},
     {'p', "\"connected_to\":[1,2", 1, "\"connected_to\":[1,1",
      "ops[2]: gpu 1 has no channel to gpu 0 that is the other end of this one"},

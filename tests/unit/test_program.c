@@ -197,6 +197,17 @@ TEST(block_counts) {
   }
 }
 
+/* In place, rank r's input is part of message r: each part is the same part of the output. */
+TEST(parts_in_place) {
+  for (int rank = 0; rank < 3; rank++) {
+    hk_builder *b = begin(HK_ALLGATHER, rank, 3);
+    hk_build_parts(b, 4);
+    hk_program *p = finish(b);
+    for (int part = 0; part < 4; part++) ck_assert_int_eq(hk_program_alias(p, rank, part), 4 * rank + part);
+    hk_program_free(p);
+  }
+}
+
 /* Each misuse is remembered, and later calls do nothing. */
 static void expect_error(hk_builder *b, const char *text) {
   hk_build_lane(b);
