@@ -44,7 +44,7 @@ build() { # folder target make-options...
   tail -n 5 "$base/build.log"
   exit 1
 }
-build "$HK_BUILD" test-parts perf tool
+build "$HK_BUILD" test-parts perf tool python "$HK_BUILD"/faults/{rank,libfail.so}
 case $FILES in src/kernels/cuda*)
   MUTATIONS=all HK_BUILD=$HK_BUILD exec tests/suites/gpu_mutations.sh ;;
 esac
@@ -356,10 +356,11 @@ hang_of() { [ "$silent" -gt 20999 ] && echo SLOW || echo hang; }
 # Links the library and the command hocket with the mutant, for suites.
 link_tree() { # folder file
   local source objects=()
-  mkdir -p "$1/lib" && cp -al "$HK_BUILD"/{bin,plugins,fakes,cudaemu} "$1" && rm "$1/bin/hocket" || return 1
+  mkdir -p "$1/lib" && cp -al "$HK_BUILD"/{bin,plugins,fakes,cudaemu,faults,helpers,python} "$1" &&
+    rm "$1/bin/hocket" "$1/python/hocket/lib/libhocket.so" || return 1
   for source in "${sources[@]}"; do [ "$source" = "$2" ] || objects+=("$HK_BUILD/${source%.c}.o"); done
   cc "${linker[@]}" -shared -Wl,-soname,libnccl.so.2 -Wl,-z,nodelete -Wl,--version-script=src/libnccl.map -o "$1/lib/libnccl.so.2" \
-    "${objects[@]}" "$work/mutant.o" -pthread -lm &&
+    "${objects[@]}" "$work/mutant.o" -pthread -lm && ln "$1/lib/libnccl.so.2" "$1/python/hocket/lib/libhocket.so" &&
     cc "${linker[@]}" -o "$1/bin/hocket" "$HK_BUILD"/src/tools/*.o "$HK_BUILD"/src/tools/*/*.o "$work/mutant.o" \
       "$HK_BUILD/libhocket-internal.a" -pthread -lm
 }

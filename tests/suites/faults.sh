@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# check: timeout=240
+# check: timeout=240 covers=src/failure/
 # Some cells of the fault matrix (docs/faults.md); `make check-faults` runs all of them.
 set -u
 command -v python3 >/dev/null || { echo "there is no python3"; exit 77; }

@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# check: root timeout=120
+# check: root timeout=120 covers=src/ops/
 # `hocket ps` on a host of the job, and on one outside of it by the RAS service, names a slow, a mismatching, a stopped and a dead
 # rank of another host, each within seconds.
 set -u

@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# check: timeout=180
+# check: timeout=180 covers=src/ops/
 # NCCL's RAS protocol with a job of four processes: reports, events, late, stopped and killed ranks, hostile clients, ncclras.
 set -u
 tests=tests/ras

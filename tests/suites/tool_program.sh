@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 # hocket program: proofs of files, and where they say that a fault is; prices, pictures, and the search for programs.
-# check: covers=src/program/
+# check: covers=src/program/,src/formats/
 set -u
 . tests/golden/lib.sh
 
