@@ -37,13 +37,8 @@ typedef struct look {
 
 /* The rank that does on channel k what this rank does on the summary's ring order. */
 static int traffic_rank_on(const look *l, int k, int rank) {
-  const int order = l->s->order;
   k %= l->orders;
-  if (k == order) return rank;
-  int place = hk_layout_place(l->layout, order, rank);
-  if (l->root >= 0)
-    place += hk_layout_place(l->layout, k, l->root) + l->s->nranks - hk_layout_place(l->layout, order, l->root);
-  return hk_layout_at(l->layout, k, place % l->s->nranks);
+  return k == l->s->order ? rank : hk_layout_moved(l->layout, l->s->order, k, l->root, rank);
 }
 
 /* True if the rank is at an end of its host on ring order k: `by` 1: the last, -1: the first. */
