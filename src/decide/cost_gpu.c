@@ -48,10 +48,9 @@ static double cost_gpu_again_us(const hk_machine *m, const hk_outline *o, const 
   const double inside = m->inside.alpha_us + m->sync_us;
   const double trip = s->first.far ? m->between.alpha_us + hk_far_sync_us(m, w->message) : inside;
   double credit = 2 * trip / m->nslots;
+  if (hk_is_switched(m, o)) credit = fmax(s->first.far ? credit : 0, 2 * inside / HK_GPU_SWITCH_SLOTS);
   /* its bytes move while other credits return */
-  const double switched = 2 * inside / HK_GPU_SWITCH_SLOTS - w->message * w->pace;
-  if (hk_is_switched(m, o)) credit = s->first.far ? fmax(credit, switched) : switched;
-  return fmax(held, fmax((double)s->most.longest * w->lane_us, credit));
+  return fmax(held, fmax((double)s->most.longest * w->lane_us, credit - w->message * w->pace));
 }
 
 /* Rounds in which a rank sends to one after another: `turns`, if all channels take the same step at the same time;
