@@ -47,7 +47,9 @@ static double cost_gpu_again_us(const hk_machine *m, const hk_outline *o, const 
   if (s->again.rounds) return fmax(held, cost_gpu_chain_us(m, o, w, s->again));
   const double inside = m->inside.alpha_us + m->sync_us;
   const double trip = s->first.far ? m->between.alpha_us + hk_far_sync_us(m, w->message) : inside;
-  double credit = 2 * trip / m->nslots;
+  /* A slot is free again when its message was written, has come and was read, and the receiver's word is back. */
+  const double slot = 2 * (trip + w->lane_us + w->message * w->pace);
+  double credit = (slot + (s->first.far ? w->message * m->between.one_us_per_b : 0)) / m->nslots;
   if (hk_is_switched(m, o)) credit = fmax(s->first.far ? credit : 0, 2 * inside / HK_GPU_SWITCH_SLOTS);
   /* its bytes move while other credits return */
   return fmax(held, fmax((double)s->most.longest * w->lane_us, credit - w->message * w->pace));
