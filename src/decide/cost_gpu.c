@@ -102,7 +102,8 @@ static double cost_gpu_between_us(const hk_machine *m, const hk_outline *o) {
   const hk_summary *s = &o->summary;
   const uint64_t others = (uint64_t)m->team.nhosts - 1, each = others * (uint64_t)s->first.far;
   double us = fmax((double)s->leaving, (double)s->entering) * hk_between_us_per_b(m, o);
-  if (s->far_fan > 1 && s->far_fan >= others && s->most.carried[HK_BETWEEN] >= each && s->most.crossing > 0) us *= MEET;
+  const bool all = s->far_fan > 1 && s->far_fan >= others && s->all.carried[HK_BETWEEN] >= (uint64_t)s->nranks * each;
+  if (all && s->most.crossing > 0) us *= MEET;
   /* On each channel, another port of a host may be the busiest. */
   int k = 0;
   while (k < HK_TRAFFIC_ORDERS && 2 << k <= m->channels) k++;
