@@ -106,7 +106,7 @@ static double cost_gpu_between_us(const hk_machine *m, const hk_outline *o) {
   if (all && s->most.crossing > 0) us *= MEET;
   /* On each channel, another port of a host may be the busiest. */
   int k = 0;
-  while (k < HK_TRAFFIC_ORDERS && 2 << k <= m->channels) k++;
+  while (k < HK_TRAFFIC_ORDERS && 3 << k < 2 * m->channels && 2 << k <= o->traffic.ways) k++; /* the nearest 2^k */
   return fmax(us, o->traffic.far[m->channels >= o->traffic.ways ? HK_TRAFFIC_ORDERS : k] * m->between.one_us_per_b);
 }
 
