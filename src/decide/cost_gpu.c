@@ -47,11 +47,12 @@ static double cost_gpu_again_us(const hk_machine *m, const hk_outline *o, const 
   if (s->again.rounds) return fmax(held, cost_gpu_chain_us(m, o, w, s->again));
   const double inside = m->inside.alpha_us + m->sync_us;
   const double trip = s->first.far ? m->between.alpha_us + hk_far_sync_us(m, w->message) : inside;
-  double credit = 2 * trip / m->nslots;
+  /* A slot is free again when its message was written, has come and was read, and the receiver's word is back. */
+  const double slot = 2 * (trip + w->lane_us + w->message * w->pace);
+  double credit = (slot + (s->first.far ? w->message * m->between.one_us_per_b : 0)) / m->nslots;
+  if (hk_is_switched(m, o)) credit = fmax(s->first.far ? credit : 0, 2 * inside / HK_GPU_SWITCH_SLOTS);
   /* its bytes move while other credits return */
-  const double switched = 2 * inside / HK_GPU_SWITCH_SLOTS - w->message * w->pace;
-  if (hk_is_switched(m, o)) credit = s->first.far ? fmax(credit, switched) : switched;
-  return fmax(held, fmax((double)s->most.longest * w->lane_us, credit));
+  return fmax(held, fmax((double)s->most.longest * w->lane_us, credit - w->message * w->pace));
 }
 
 /* Rounds in which a rank sends to one after another: `turns`, if all channels take the same step at the same time;
@@ -101,10 +102,11 @@ static double cost_gpu_between_us(const hk_machine *m, const hk_outline *o) {
   const hk_summary *s = &o->summary;
   const uint64_t others = (uint64_t)m->team.nhosts - 1, each = others * (uint64_t)s->first.far;
   double us = fmax((double)s->leaving, (double)s->entering) * hk_between_us_per_b(m, o);
-  if (s->far_fan > 1 && s->far_fan >= others && s->most.carried[HK_BETWEEN] >= each && s->most.crossing > 0) us *= MEET;
+  const bool all = s->far_fan > 1 && s->far_fan >= others && s->all.carried[HK_BETWEEN] >= (uint64_t)s->nranks * each;
+  if (all && s->most.crossing > 0) us *= MEET;
   /* On each channel, another port of a host may be the busiest. */
   int k = 0;
-  while (k < HK_TRAFFIC_ORDERS && 2 << k <= m->channels) k++;
+  while (k < HK_TRAFFIC_ORDERS && 3 << k < 2 * m->channels && 2 << k <= o->traffic.ways) k++; /* the nearest 2^k */
   return fmax(us, o->traffic.far[m->channels >= o->traffic.ways ? HK_TRAFFIC_ORDERS : k] * m->between.one_us_per_b);
 }
 
@@ -122,12 +124,17 @@ static double cost_gpu_busiest(const hk_machine *m, const hk_outline *o, const w
   return w->block * fmax(fmax(memory, o->traffic.joint_us * m->wire), most + (one - most) / w->waves);
 }
 
-/* The part of all channels' time at a port that has passed when the first one is through. If channels begin soon after
- * one another, many are at the port together: all end late, and then the port is idle until they come back. `bytes_us`:
- * of all channels, in all rounds. Those that have met in the fullest step stay together. */
-static double cost_gpu_bunched(const hk_machine *m, const hk_outline *o, const wave *w, double bytes_us) {
+/* All channels' time for a message each at a port. `bytes_us`: of all channels, in all rounds. Those that have met in
+ * the fullest step stay together. */
+static double cost_gpu_meeting_us(const hk_machine *m, const hk_outline *o, const wave *w, double bytes_us) {
   const double most_us = o->traffic.joint_step_us * m->wire * w->block;
-  const double all_us = fmax(bytes_us / fmax(1, o->summary.first.rounds), most_us) / w->waves;
+  return fmax(bytes_us / fmax(1, o->summary.first.rounds), most_us) / w->waves;
+}
+
+/* The part of this time that has passed when the first channel is through. If channels begin soon after one another,
+ * many are at the port together: all end late, and then the port is idle until they come back. */
+static double cost_gpu_bunched(const hk_machine *m, const hk_outline *o, const wave *w, double bytes_us) {
+  const double all_us = cost_gpu_meeting_us(m, o, w, bytes_us);
   return all_us > 0 ? fmin(1, hk_gpu_first_us(all_us / m->channels) / all_us) : 1;
 }
 
@@ -144,16 +151,22 @@ static double cost_gpu_turns_us(const hk_machine *m, const hk_outline *o, const 
   return more * cost_gpu_bunched(m, o, w, need);
 }
 
-/* In a pipeline: the bytes of the first piece on the fullest link of each round, one after another, without the part of
- * `need`, which is the fullest link's time. Waves are pieces, and so are messages one after another on a link. */
+/* In a pipeline: the bytes of the first piece on the fullest link of each round of its chain, in turn, without the part
+ * of `need`, which is the fullest link's time. Waves are pieces, and so are messages one after another on a link.
+ * Nothing moves channels apart: their last pieces are through the fullest link together, and meet on each one after it,
+ * unless each is through before the next one begins. */
 static double cost_gpu_fill_us(const hk_machine *m, const hk_outline *o, const wave *w, double need) {
   const hk_traffic *t = &o->traffic;
   const hk_summary *s = &o->summary;
-  const double near = t->all_us > 0 && !hk_is_switched(m, o) ? t->once_us / t->all_us : 1;
-  const double between = s->leaving ? cost_gpu_between_us(m, o) * fmax(1, t->far_once) : 0;
-  const double bytes_us = w->block * (cost_gpu_inside_us(m, o, w) * near + between);
-  const double row = s->far_fan ? fmax(1, (double)s->most.carried[HK_BETWEEN] / s->far_fan) : 1;
-  return fmax(0, bytes_us - need) / (w->waves * row) * cost_gpu_bunched(m, o, w, bytes_us);
+  const bool known = t->all_us > 0 && !hk_is_switched(m, o);
+  const double near = known ? s->first.rounds - s->first.far : 1;
+  const double inside = near * w->block * cost_gpu_inside_us(m, o, w) * (known ? t->near_once : 1);
+  const double between = s->leaving ? s->first.far * w->block * cost_gpu_between_us(m, o) * t->far_once : 0;
+  const double pieces = w->waves * (s->far_fan ? fmax(1, (double)s->most.carried[HK_BETWEEN] / s->far_fan) : 1);
+  const double own_us = cost_gpu_meeting_us(m, o, w, inside + between) / m->channels;
+  const double last = fmax(0, 1 - HK_GPU_STAGGER_US / own_us) * (inside * t->near_after + between * t->far_after);
+  const double first = cost_gpu_bunched(m, o, w, inside + between) * (inside + between - need);
+  return fmax(near * w->message * w->pace, fmax(first, last) / pieces);
 }
 
 /* The time of the busiest link with the times at which it is idle. A pipeline fills first: before the link's first

@@ -14,7 +14,7 @@
 
 /* The most links and blocks moved of all programs that are summarized: up to half a second. */
 enum { WORK_MOST = 1 << 22 };
-/* The most ranks whose programs are summarized on each ring order: up to a quarter of a second. */
+/* The most ranks whose chains are looked at on each ring order. */
 enum { RANKS_OF_ORDERS = 1 << 14 };
 /* The most bytes of a host's programs that are built for its load: up to a few milliseconds. */
 enum { LOAD_MOST = 1 << 20 };
@@ -117,26 +117,35 @@ out:
 
 /* On each ring order a root has another place on its host, so the chains of messages cross between hosts at other
  * ranks, and on some orders more often. All channels must end, so the order with the longest chain counts. */
-static hk_status outlines_summarize(const hk_outlines *o, const hk_algorithm *a, const hk_build *what,
-                                    hk_outline *out) {
-  const bool differ = hk_coll_has_root(what->coll) && what->nranks <= RANKS_OF_ORDERS;
-  hk_build one = *what;
-  for (; one.channel < (differ ? out->orders : 1) && !out->barred; one.channel++) {
-    hk_summary s;
-    /* The links of host 0 are those that traffic looks at. On another ring order, another host's ranks may be there. */
-    HK_OR_RETURN(hk_algorithm_summarize(&s, a, &one, o->slots, out->orders == 1, WORK_MOST, &out->barred));
-    if (one.channel == 0) {
-      out->first = s.first;
-      out->held = s.held;
-    }
-    if (one.channel == 0 || hk_chain_is_longer(&s.first, &out->summary.first)) {
-      hk_summary_clear(&out->summary);
-      out->summary = s;
-    } else {
-      hk_summary_clear(&s);
-    }
+static hk_status outlines_longest(int *order, const hk_outlines *o, const hk_outline *of, int root) {
+  hk_chain longest = of->first, one;
+  hk_status rc = HK_OK;
+  int32_t *host = malloc((size_t)o->nranks * sizeof *host);
+  if (!host) return HK_FAIL(HK_ERR_SYSTEM, "out of memory for the hosts of %d ranks", o->nranks);
+  for (int k = 1; k < of->orders; k++) {
+    for (int r = 0; r < o->nranks; r++)
+      host[r] = hk_layout_host_of(o->layout, hk_layout_moved(o->layout, 0, k, root, r));
+    HK_TRY(hk_summary_first_on(&one, &of->summary, host), out);
+    if (!hk_chain_is_longer(&one, &longest)) continue;
+    longest = one;
+    *order = k;
   }
-  return HK_OK;
+out:
+  free(host);
+  return rc;
+}
+
+static hk_status outlines_summarize(const hk_outlines *o, const hk_algorithm *a, hk_build what, hk_outline *out) {
+  hk_summary *s = &out->summary;
+  /* The links of host 0 are those that traffic looks at. On another ring order, another host's ranks may be there. */
+  HK_OR_RETURN(hk_algorithm_summarize(s, a, &what, o->slots, out->orders == 1, WORK_MOST, &out->barred));
+  out->first = s->first;
+  out->held = s->held;
+  if (!s->events || what.nranks > RANKS_OF_ORDERS) return HK_OK;
+  HK_OR_RETURN(outlines_longest(&what.channel, o, out, what.root));
+  if (!what.channel) return HK_OK;
+  hk_summary_clear(s);
+  return hk_algorithm_summarize(s, a, &what, o->slots, false, WORK_MOST, &out->barred);
 }
 
 static hk_status outlines_make(hk_outlines *o, const hk_algorithm *a, hk_coll coll, hk_outline *out) {
@@ -149,14 +158,12 @@ static hk_status outlines_make(hk_outlines *o, const hk_algorithm *a, hk_coll co
   }
   if (rc == HK_ERR_USAGE) out->barred = true; /* the format cannot hold the program (builder.h) */
   if (rc != HK_OK) return out->barred ? HK_OK : rc;
-  HK_TRY(outlines_summarize(o, a, &what, out), out);
+  HK_TRY(outlines_summarize(o, a, what, out), out);
   if (out->barred) goto out;
   rc = hk_traffic_of(&out->traffic, &out->summary, out->orders, hk_coll_has_root(coll) ? what.root : -1, o->layout,
                      &o->wires);
 out:
-  free(out->summary.maps);
-  out->summary.maps = NULL;
-  out->summary.nmaps = 0;
+  hk_summary_shrink(&out->summary);
   return rc;
 }
 

@@ -56,8 +56,11 @@ typedef struct hk_traffic {
   /* The parts of turns_us in the first steps of rounds without messages between hosts, and of the bytes between hosts
    * in those of rounds without messages inside: they are not under way at the same time. */
   double near_alone, far_alone;
-  /* The blocks of the fullest port of each round, summed over rounds, in parts of those of the fullest port in all. */
-  double far_once;
+  /* The fullest link's time in a round with messages inside hosts, on average, in parts of all_us; likewise the blocks
+   * of the fullest port in one with messages between hosts, in parts of those of the fullest one in all. */
+  double near_once, far_once;
+  double near_after,
+      far_after; /* the parts of these rounds that are after the last one with the fullest link or port */
   /* If one port is the fullest in all rounds: the chain from its first one to its last, and the part of its blocks
    * before the last. */
   hk_chain early;

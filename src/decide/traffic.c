@@ -24,26 +24,23 @@ typedef struct look {
   double *joint; /* [2 * nedges] with the messages to and from other hosts: in one step; in all */
   double *own;   /* [orders * wires->n] time of each rank's steps in one round, one after another */
   double *now;   /* likewise, of the longest message in one step */
-  double *sent, *received; /* [nports] bytes over each network port to and from other hosts */
-  double *crossing;        /* [2 * nports] the same in all rounds */
-  size_t *used, nused;     /* [2 * nports] which of `sent` and `received`, which follow each other, are not 0 */
-  size_t nports;           /* of all hosts, traffic_ports of each; one for each rank if ports are not known */
-  double hops, hops_us;    /* of all messages so far, the sum of their latencies */
-  double far_all;          /* the most of `crossing` */
-  double crossed;          /* bytes of all messages between hosts so far */
-  double on_rings;         /* those of them over ring orders' own ports */
-  hk_chain first_far;      /* before the first round with messages between hosts */
+  double *sent, *received;     /* [nports] bytes over each network port to and from other hosts */
+  double *crossing;            /* [2 * nports] the same in all rounds */
+  size_t *used, nused;         /* [2 * nports] which of `sent` and `received`, which follow each other, are not 0 */
+  size_t nports;               /* of all hosts, traffic_ports of each; one for each rank if ports are not known */
+  double hops, hops_us;        /* of all messages so far, the sum of their latencies */
+  double far_all;              /* the most of `crossing` */
+  int near_rounds, far_rounds; /* those with messages inside hosts so far; between hosts */
+  int near_full, far_full;     /* the last of them with the fullest link, with the fullest port */
+  double crossed;              /* bytes of all messages between hosts so far */
+  double on_rings;             /* those of them over ring orders' own ports */
+  hk_chain first_far;          /* before the first round with messages between hosts */
 } look;
 
 /* The rank that does on channel k what this rank does on the summary's ring order. */
 static int traffic_rank_on(const look *l, int k, int rank) {
-  const int order = l->s->order;
   k %= l->orders;
-  if (k == order) return rank;
-  int place = hk_layout_place(l->layout, order, rank);
-  if (l->root >= 0)
-    place += hk_layout_place(l->layout, k, l->root) + l->s->nranks - hk_layout_place(l->layout, order, l->root);
-  return hk_layout_at(l->layout, k, place % l->s->nranks);
+  return k == l->s->order ? rank : hk_layout_moved(l->layout, l->s->order, k, l->root, rank);
 }
 
 /* True if the rank is at an end of its host on ring order k: `by` 1: the last, -1: the first. */
@@ -239,6 +236,7 @@ static void traffic_end_round(look *l) {
   for (size_t i = 0; i < l->nused; i++) {
     const size_t at = l->used[i];
     l->crossing[at] += l->sent[at];
+    if (l->crossing[at] > l->far_all * (1 + 1e-6)) l->far_full = l->far_rounds;
     l->far_all = fmax(l->far_all, l->crossing[at]);
     l->sent[at] = 0;
   }
@@ -264,6 +262,11 @@ static double traffic_round(look *l, hk_traffic *out) {
   for (uint32_t e = 0; e < l->nedges; e++) l->all[e] += l->round[e];
   memset(l->round, 0, l->nedges * sizeof *l->round);
   out->once_us += once;
+  l->near_rounds += once > 0;
+  l->far_rounds += l->nused > 0;
+  const double all = once > 0 ? traffic_carry(l, l->all) : 0;
+  if (all > out->all_us * (1 + 1e-6)) l->near_full = l->near_rounds;
+  out->all_us = fmax(out->all_us, all);
   if (l->nused) {
     const double far = traffic_far(l);
     if (out->far_once <= 0) l->first_far = first->after;
@@ -339,11 +342,13 @@ hk_status hk_traffic_of(hk_traffic *out, const hk_summary *s, int orders, int ro
   if (out->turns_us > 0) out->near_alone /= out->turns_us;
   if (l.crossed > 0) out->far_alone /= l.crossed;
   out->on_rings = l.crossed > 0 && wires->nports ? l.on_rings / l.crossed : 1;
-  out->all_us = traffic_carry(&l, l.all);
+  if (out->all_us > 0) out->near_once = out->once_us / (out->all_us * l.near_rounds);
+  out->near_after = 1 - (double)l.near_full / fmax(1, l.near_rounds);
+  out->far_after = 1 - (double)l.far_full / fmax(1, l.far_rounds);
   out->joint_us = traffic_carry(&l, l.joint + edges);
   if (out->far_once > 0) {
     out->far_early = out->far_once > l.far_all * (1 + 1e-6) ? 0 : out->far_early / l.far_all;
-    out->far_once /= l.far_all;
+    out->far_once /= l.far_all * l.far_rounds;
   }
   if (l.hops > 0) out->alpha_us = l.hops_us / l.hops;
   traffic_channels(&l, out);

@@ -56,3 +56,9 @@ static inline int hk_layout_place(const hk_layout *l, int channel, int rank) {
 static inline int hk_layout_at(const hk_layout *l, int channel, int place) {
   return l ? l->order[(size_t)(channel % l->nchannels) * (size_t)l->nranks + (size_t)place] : place;
 }
+/* The rank that is on ring order `to` where this one is on `from`: as far from the root, or (root -1) at its place. */
+static inline int hk_layout_moved(const hk_layout *l, int from, int to, int root, int rank) {
+  int place = hk_layout_place(l, from, rank);
+  if (root >= 0) place += hk_layout_place(l, to, root) + l->nranks - hk_layout_place(l, from, root);
+  return hk_layout_at(l, to, place % l->nranks);
+}

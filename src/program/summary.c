@@ -247,7 +247,7 @@ static void summary_volume(hk_summary *out, hk_summary_run *x) {
     hk_volume *v = &x->volumes[t->rank];
     if (t->carried[HK_BETWEEN] && t->carried[HK_BETWEEN] == v->carried[HK_BETWEEN]) v->by_turns = t->carried[HK_INSIDE];
     if (t->instrs > v->longest) v->longest = t->instrs;
-    if (x->programs[t->rank]->nlanes == 1) v->silent = t->silent;
+    if (x->programs[t->rank]->nlanes == 1 && t->silent < t->instrs) v->silent = t->silent;
   }
   int64_t rounded = 0;
   for (int r = 0; r < x->period; r++) {
@@ -332,7 +332,8 @@ hk_status hk_summarize(hk_summary *out, const hk_program *const *programs, int n
                       .period = period,
                       .kind = kind,
                       .slots = slots,
-                      .one_host = one_host};
+                      .one_host = one_host,
+                      .traces = hk_coll_has_root((hk_coll)programs[0]->coll) && period == nranks};
   hk_status rc;
   *out = (hk_summary){.nranks = nranks, .period = period, .blocks = programs[0]->blocks};
   HK_TRY(summary_walk(&x), out);
@@ -340,14 +341,26 @@ hk_status hk_summarize(hk_summary *out, const hk_program *const *programs, int n
   summary_volume(out, &x);
   HK_TRY(summary_held(out, &x), out);
   HK_TRY(summary_leaving(out, &x), out);
-  rc = hk_summary_maps(out, &x);
+  HK_TRY(hk_summary_maps(out, &x), out);
+  out->nevents = x.nevents;
+  out->events = x.events;
+  x.events = NULL;
 out:
   hk_summary_run_free(&x);
   if (rc != HK_OK) hk_summary_clear(out);
   return rc;
 }
 
-void hk_summary_clear(hk_summary *s) {
+void hk_summary_shrink(hk_summary *s) {
   free(s->maps);
+  free(s->events);
+  s->maps = NULL;
+  s->events = NULL;
+  s->nmaps = 0;
+  s->nevents = 0;
+}
+
+void hk_summary_clear(hk_summary *s) {
+  hk_summary_shrink(s);
   *s = (hk_summary){.nranks = 0};
 }

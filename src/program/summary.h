@@ -63,6 +63,13 @@ typedef struct hk_map {
   uint32_t times;    /* messages of each pair of ranks */
 } hk_map;
 
+/* A lane of rank `from` begins an instruction (`slot` is `lane`), then takes slots that have come to it (`to` is
+ * `from`), then sends slots to other ranks. */
+typedef struct hk_summary_event {
+  uint32_t lane, slot; /* numbers of all ranks' lanes, and from there on of their slots */
+  uint32_t from, to;
+} hk_summary_event;
+
 typedef struct hk_summary {
   int nranks;
   int order;       /* hk_algorithm_summarize: the ring order of the programs, hk_build.channel */
@@ -89,6 +96,9 @@ typedef struct hk_summary {
   bool one_way; /* some rank receives nothing: it waits for no answer, and runs ahead of the others */
   uint32_t nmaps;
   hk_map *maps; /* messages between two ranks, in the order of `after`; multicasts and groups are not in it */
+  size_t nevents;
+  hk_summary_event
+      *events; /* of the first wave, in the order of time; only of collectives with a root; not of groups */
 } hk_summary;
 
 /* What some ranks of a host do in a wave. */
@@ -110,4 +120,7 @@ void hk_load_add(hk_load *load, const struct hk_program *p, const int32_t *host)
  * 0. HK_ERR_INTERNAL: the programs do not end; HK_ERR_SYSTEM: no memory. */
 hk_status hk_summarize(hk_summary *out, const struct hk_program *const *programs, int nranks, int period,
                        hk_map_kind kind, const int32_t *host, uint32_t slots, bool one_host);
+/* *out: `first`, if ranks are on other hosts, as its events show. */
+hk_status hk_summary_first_on(hk_chain *out, const hk_summary *s, const int32_t *host);
+void hk_summary_shrink(hk_summary *s); /* drops maps and events */
 void hk_summary_clear(hk_summary *s);

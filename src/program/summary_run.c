@@ -60,6 +60,18 @@ static hk_status run_note(hk_summary_run *x, const hk_summary_end *e, hk_chain_k
   return HK_OK;
 }
 
+/* Notes, in the first wave, what the lane does with a slot of a receiving end (NULL: it begins an instruction). */
+static hk_status run_trace(hk_summary_run *x, const hk_summary_thread *t, const hk_summary_end *e, uint32_t slot) {
+  const uint32_t lane = (uint32_t)(t - x->threads), lanes = x->first_thread[x->period];
+  if (!x->traces || t->at.offset) return HK_OK;
+  if (!HK_RESERVE(x->events, x->events_room, x->nevents + 1)) return run_memory(x);
+  x->events[x->nevents++] = (hk_summary_event){.lane = lane,
+                                               .slot = e ? lanes + (uint32_t)(e->slots - x->slots_of_all) + slot : lane,
+                                               .from = (uint32_t)t->rank,
+                                               .to = e ? e->rank : 0};
+  return HK_OK;
+}
+
 /* What a message inside the host moves over the sender's port. */
 static void run_count_port(const hk_summary_run *x, hk_volume *v, const hk_summary_end *e, uint64_t blocks) {
   const hk_summary_group *g = e->group ? &x->groups[e->group - 1] : NULL;
@@ -79,8 +91,11 @@ static hk_status run_send(hk_summary_run *x, hk_summary_thread *t, hk_summary_en
   }
   if (e->group) return run_send_group(x, &x->groups[e->group - 1], e->filled++, t->now);
   if (count && e->n == 1 && blocks) HK_OR_RETURN(run_note(x, e, t->now));
-  for (uint32_t k = 0; k < e->n; k++)
-    HK_OR_RETURN(run_deliver(x, x->receivers[e->first + k], t->now + round_of[e->reach]));
+  for (const uint32_t *r = &x->receivers[e->first], *end = r + e->n; r < end; r++) {
+    const hk_summary_end *to = &x->ends[*r];
+    HK_OR_RETURN(run_trace(x, t, to, to->filled));
+    HK_OR_RETURN(run_deliver(x, *r, t->now + round_of[e->reach]));
+  }
   return HK_OK;
 }
 
@@ -152,9 +167,11 @@ static hk_status run_step(hk_summary_run *x, hk_summary_thread *t, bool *waits) 
   if (room > t->now) t->now = room;
   t->now++;
   t->tail++;
+  HK_OR_RETURN(run_trace(x, t, NULL, 0));
   for (unsigned k = 0; k < i->nsrc; k++) {
     if (sources[k].space != HK_LINK) continue;
     hk_summary_end *e = run_end(x, t, &sources[k]);
+    HK_OR_RETURN(run_trace(x, t, e, e->taken));
     run_free_slot(x, t, e);
     if (!count) continue;
     v->received[e->reach]++;
@@ -227,6 +244,28 @@ hk_status hk_summary_go(hk_summary_run *x) {
   return run_ended(x);
 }
 
+hk_status hk_summary_first_on(hk_chain *out, const hk_summary *s, const int32_t *host) {
+  const hk_summary_event *end = s->events + s->nevents;
+  size_t n = 1;
+  for (const hk_summary_event *e = s->events; e < end; e++)
+    if (e->slot >= n) n = (size_t)e->slot + 1;
+  hk_chain_key most = 0, *at = calloc(n, sizeof *at); /* when a lane is at this point, or a slot has arrived */
+  if (!at) return HK_FAIL(HK_ERR_SYSTEM, "out of memory for a summary of %d ranks", s->nranks);
+  for (const hk_summary_event *e = s->events; e < end; e++) {
+    hk_chain_key *lane = &at[e->lane], *slot = &at[e->slot];
+    if (lane == slot)
+      ++*lane;
+    else if (e->from != e->to)
+      *slot = *lane + round_of[host[e->from] == host[e->to] ? HK_INSIDE : HK_BETWEEN];
+    else if (*lane <= *slot)
+      *lane = *slot + 1;
+    if (*lane > most) most = *lane;
+  }
+  free(at);
+  *out = hk_summary_chain_of(most);
+  return HK_OK;
+}
+
 void hk_summary_run_free(hk_summary_run *x) {
   for (uint32_t k = 0; k < x->ngroups; k++) {
     free(x->groups[k].slots);
@@ -243,4 +282,5 @@ void hk_summary_run_free(hk_summary_run *x) {
   free(x->volumes);
   free(x->local);
   free(x->messages);
+  free(x->events);
 }

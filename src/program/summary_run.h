@@ -88,6 +88,9 @@ typedef struct hk_summary_run {
   uint32_t tail;                /* of the lane that ends the first wave */
   hk_summary_message *messages; /* of the first wave, between two ranks */
   size_t nmessages, messages_room;
+  bool traces; /* makes the summary's events */
+  hk_summary_event *events;
+  size_t nevents, events_room;
 } hk_summary_run;
 
 /* summary_links.c: ends with their slots, receivers and groups. */

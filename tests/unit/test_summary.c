@@ -166,6 +166,36 @@ TEST(senders_wait_for_slots) {
   }
 }
 
+/* The chains on each ring order, from the events on the first one, are those of that order's programs. */
+TEST(chains_on_ring_orders) {
+  static const char *const names[] = {"chain", "tree"}, *const words[] = {"nodes=3 of dgx-h100", "nodes=4 of dgx-v100"};
+  for (size_t i = 0; i < 8; i++) {
+    const hk_algorithm *a = hk_algorithm_by_name(names[i & 1]);
+    hk_cluster *c;
+    hk_simulator *x;
+    hk_summary first, own;
+    hk_chain moved;
+    bool barred;
+    ck_assert(hk_cluster_from_string(&c, words[i >> 1 & 1]) == HK_OK && hk_simulator_new(&x, c, 0) == HK_OK);
+    const hk_layout *l = x->layout;
+    hk_build what = {.coll = i >> 2 ? HK_REDUCE : HK_BROADCAST, .root = 2, .nranks = x->nranks, .layout = l};
+    ck_assert(hk_algorithm_summarize(&first, a, &what, 8, false, SIZE_MAX, &barred) == HK_OK);
+    ck_assert_int_gt(l->nchannels, 3);
+    for (what.channel = 0; what.channel < l->nchannels; what.channel++) {
+      int32_t host[MOST * 2];
+      for (int r = 0; r < x->nranks; r++) host[r] = l->host[hk_layout_moved(l, 0, what.channel, what.root, r)];
+      ck_assert(hk_summary_first_on(&moved, &first, host) == HK_OK);
+      ck_assert(hk_algorithm_summarize(&own, a, &what, 8, false, SIZE_MAX, &barred) == HK_OK);
+      ck_assert_msg(!memcmp(&moved, &own.first, sizeof moved), "%s on order %d of %s: %d rounds, %d far, not %d, %d",
+                    a->name, what.channel, words[i >> 1 & 1], moved.rounds, moved.far, own.first.rounds, own.first.far);
+      hk_summary_clear(&own);
+    }
+    hk_summary_clear(&first);
+    hk_simulator_free(x);
+    hk_cluster_free(c);
+  }
+}
+
 /* How many messages each rank sends to each other one. */
 static void count_messages(const hk_summary *s, uint32_t times[MOST * MOST]) {
   const uint32_t n = (uint32_t)s->nranks;
