@@ -16,7 +16,7 @@
 #include "peers.h"
 #include "process_group.h"
 
-enum { TOPOLOGY_NETS = 16 }; /* network ports near a GPU that ranks compare */
+enum { TOPOLOGY_NETS = 256 }; /* network ports that ranks compare: all that the search considers */
 
 /* The first rank of a process reads the topology for all ranks of the process.  If it cannot be read, as in some
  * containers, that is no failure. */
@@ -71,27 +71,25 @@ static int topology_find_placements(ncclComm_t c, const struct hk_facts *facts, 
   return n;
 }
 
-/* A hash of all that prices read of the topology: the paths between the GPUs, and the network ports near them. */
+static uint64_t topology_mix_path(uint64_t h, const hk_paths *paths, uint32_t from, uint32_t to) {
+  const hk_path *p = hk_path_between(paths, from, to);
+  h = hk_hash_mix(hk_hash_mix(h, p->cls), (uint64_t)(1e3 * (double)p->us));
+  for (uint32_t i = p->first; i < p->first + p->nhops; i++) {
+    const uint32_t edge = paths->hops[i];
+    h = hk_hash_mix(hk_hash_mix(h, edge), (uint64_t)(1e3 * (double)paths->topo->edges[edge].gbps));
+  }
+  return h;
+}
+
+/* A hash of all that prices read of the topology: the paths between the GPUs, and to the network ports, the nearest
+ * first; rings use others, too. */
 static uint64_t topology_hash(const hk_paths *paths, const hk_placement *placements, int n) {
-  const hk_topo *t = paths->topo;
-  uint64_t h = hk_hash_mix((uint64_t)n, hk_topo_count(t, HK_NODE_NET));
+  uint32_t nets[TOPOLOGY_NETS];
+  uint64_t h = hk_hash_mix((uint64_t)n, hk_topo_count(paths->topo, HK_NODE_NET));
   for (int i = 0; i < n; i++) {
-    uint32_t near[TOPOLOGY_NETS];
-    const uint32_t ports = hk_paths_nets(paths, placements[i].node, near, TOPOLOGY_NETS);
-    for (uint32_t k = 0; k < ports; k++) {
-      const hk_path *p = hk_path_between(paths, placements[i].node, near[k]);
-      h = hk_hash_mix(h, near[k] - t->first_of[HK_NODE_NET]);
-      h = hk_hash_mix(hk_hash_mix(h, p->cls), (uint64_t)(1e3 * (double)p->gbps));
-      h = hk_hash_mix(h, (uint64_t)(1e3 * (double)t->edges[paths->hops[p->first]].gbps));
-    }
-    for (int k = 0; k < n; k++) {
-      const hk_path *p = hk_path_between(paths, placements[i].node, placements[k].node);
-      h = hk_hash_mix(h, (uint64_t)(1e3 * (double)p->us));
-      for (int j = 0; j < p->nhops; j++) {
-        const uint32_t edge = paths->hops[p->first + (uint32_t)j];
-        h = hk_hash_mix(hk_hash_mix(h, edge), (uint64_t)(1e3 * (double)t->edges[edge].gbps));
-      }
-    }
+    const uint32_t own = placements[i].node, ports = hk_paths_nets(paths, own, nets, TOPOLOGY_NETS);
+    for (uint32_t k = 0; k < ports; k++) h = topology_mix_path(hk_hash_mix(h, nets[k]), paths, own, nets[k]);
+    for (int k = 0; k < n; k++) h = topology_mix_path(h, paths, own, placements[k].node);
   }
   return h ? h : 1;
 }
