@@ -189,8 +189,12 @@ hk_status hk_gpu_prices_of(hk_gpu_prices *out, const hk_cluster *c, const hk_pla
   hk_status rc = hk_machine_of(&m, c, placements, nranks, NULL, o);
   *out = (hk_gpu_prices){.known = 0};
   if (rc != HK_OK || nranks < 2) return rc;
-  *out = (hk_gpu_prices){
-      .inside = m.inside, .gamma_us_per_b = m.gamma_us_per_b, .copy_us_per_b = m.copy_us_per_b, .known = 1};
+  *out = (hk_gpu_prices){.inside = m.inside,
+                         .between = m.between,
+                         .gamma_us_per_b = m.gamma_us_per_b,
+                         .copy_us_per_b = m.copy_us_per_b,
+                         .ports_us_per_b = m.ports_us_per_b,
+                         .known = 1};
   return HK_OK;
 }
 
@@ -223,16 +227,19 @@ hk_machine hk_machine_of_gpus(const hk_gpu_facts *f, const hk_constants *constan
   inside.ring_us_per_b = fmax(fmax(inside.ring_us_per_b, link), least);
   inside.mesh_us_per_b = fmax(fmax(inside.mesh_us_per_b, link), least);
   inside.one_us_per_b = fmax(inside.one_us_per_b, least);
-  hk_level net = {.alpha_us = constants->net_alpha_us + HK_GPU_INSTR_US + HK_GPU_PROXY_US,
-                  .ring_us_per_b = constants->net_us_per_b,
-                  .mesh_us_per_b = constants->net_us_per_b,
-                  .one_us_per_b = constants->net_us_per_b};
+  if (p.ports_us_per_b <= 0) {
+    p.ports_us_per_b = constants->net_us_per_b;
+    p.between = (hk_level){.alpha_us = constants->net_alpha_us + HK_GPU_INSTR_US + HK_GPU_PROXY_US,
+                           .ring_us_per_b = constants->net_us_per_b,
+                           .mesh_us_per_b = constants->net_us_per_b,
+                           .one_us_per_b = constants->net_us_per_b};
+  }
   hk_machine m = {.team.nranks = f->nranks,
                   .team.nhosts = f->nhosts,
                   .team.ranks_per_host = f->ranks_per_host,
                   .team.least_per_host = f->least_per_host,
                   .inside = inside,
-                  .between = f->nhosts > 1 ? net : inside,
+                  .between = f->nhosts > 1 ? p.between : inside,
                   .team.multicast = f->in_switch && f->nhosts == 1,
                   .team.in_switch = f->in_switch,
                   .team.overlap = true,
@@ -243,7 +250,7 @@ hk_machine hk_machine_of_gpus(const hk_gpu_facts *f, const hk_constants *constan
                   .far_sync_us = HK_GPU_SYNC_US,
                   .channel_us = HK_GPU_CHANNEL_US,
                   .channel_us_per_b = 1 / hk_gpu_lane_gbps(f->sm) / 1000,
-                  .ports_us_per_b = constants->net_us_per_b,
+                  .ports_us_per_b = p.ports_us_per_b,
                   .wire = 1,
                   .channels = 1,
                   .max_channels = f->max_channels < generations[k].channels ? f->max_channels : generations[k].channels,
@@ -306,11 +313,11 @@ static void machine_topo_describe_cpus(hk_machine *m, const home *h, const hk_co
   *m = host;
 }
 
-/* Uses the rings of the search, which are better than the order of ranks. In a mixed cluster the slowest host
- * counts. */
+/* Uses the rings of the search. In a mixed cluster the slowest host counts. */
 static hk_status machine_topo_use_rings(hk_machine *m, const hk_cluster *c, const hk_placement *placements, int nranks,
                                         const hk_channels *rings, const hk_path_rules *rules) {
-  double n = rings->nchannels, inside = (double)rings->intra_gbps, between = (double)rings->inter_gbps;
+  int n = rings->nchannels;
+  double inside = (double)rings->intra_gbps, between = (double)rings->inter_gbps;
   if (c->nkinds > 1) {
     hk_search what = {.pattern = HK_PATTERN_RING, .max_channels = rings->nchannels};
     hk_joined *all;
@@ -321,9 +328,9 @@ static hk_status machine_topo_use_rings(hk_machine *m, const hk_cluster *c, cons
     between = (double)all->inter_gbps;
     hk_joined_free(all);
   }
-  m->rings = (int)n;
-  if (inside > 0) m->inside.ring_us_per_b = 1 / (n * inside) / 1000;
-  if (m->team.nhosts > 1 && between > 0) m->between.ring_us_per_b = 1 / (n * between) / 1000;
+  m->rings = n;
+  hk_level_use_rings(&m->inside, n, inside);
+  if (m->team.nhosts > 1) hk_level_use_rings(&m->between, n, between);
   return HK_OK;
 }
 

@@ -94,7 +94,16 @@ static uint64_t topology_hash(const hk_paths *paths, const hk_placement *placeme
   return h ? h : 1;
 }
 
-static void topology_use_machine(ncclComm_t c, const hk_placement *placements, const int *rank, int n) {
+/* Other hosts count as equal to this one. */
+static hk_status topology_price(ncclComm_t c, hk_placement *placements, int n) {
+  hk_cluster hosts = *hk_gpu_of(c)->group->machine;
+  if (n < c->nranks && hk_topo_count(hosts.kinds[0], HK_NODE_NET) > 0) hosts.nhosts = 2;
+  for (int i = n; i < hosts.nhosts * n; i++) placements[i] = (hk_placement){.host = 1, .node = placements[i - n].node};
+  return hk_gpu_prices_of(hk_gpu_of(c)->topology->prices, &hosts, placements, hosts.nhosts * n,
+                          c->selection->overrides);
+}
+
+static void topology_use_machine(ncclComm_t c, hk_placement *placements, const int *rank, int n) {
   const hk_gpu_process_group *w = hk_gpu_of(c)->group;
   hk_gpu_topology *t = hk_gpu_of(c)->topology;
   uint32_t mine = 0;
@@ -103,8 +112,7 @@ static void topology_use_machine(ncclComm_t c, const hk_placement *placements, c
     if (rank[i] == c->rank) mine = placements[i].node;
   for (int i = 0; i < n; i++)
     hk_gpu_of(c)->topology->nvlink[rank[i]] = hk_path_between(w->paths, mine, placements[i].node)->cls == HK_PATH_NVL;
-  if (c->rank == 0 && /* its prices hold for all */
-      hk_gpu_prices_of(hk_gpu_of(c)->topology->prices, w->machine, placements, n, c->selection->overrides) != HK_OK)
+  if (c->rank == 0 && topology_price(c, placements, n) != HK_OK) /* its prices hold for all */
     HK_INFO(HK_SUB_GRAPH, "rank 0: GPUs are priced by guesses: %s", hk_last_error());
   t->nodes = malloc((size_t)n * sizeof *t->nodes);
   if (!t->nodes) return; /* then no rank knows the links */
@@ -139,14 +147,14 @@ hk_status hk_gpu_topology_read(ncclComm_t c, const struct hk_facts *facts) {
   hk_status rc = HK_OK;
   hk_gpu *g = hk_gpu_of(c);
   const size_t n = (size_t)c->nranks;
-  hk_placement *placements = calloc(n, sizeof *placements);
+  hk_placement *placements = calloc(2 * n, sizeof *placements); /* of this host, then of another */
   int *rank = calloc(n, sizeof *rank);
   hk_gpu_prices *prices = calloc(n, sizeof *prices);
   g->topology->nvlink = calloc(n, sizeof *g->topology->nvlink);
   g->topology->prices = calloc(1, sizeof *g->topology->prices);
   if (!placements || !rank || !prices || !g->topology->nvlink || !g->topology->prices)
     HK_GIVE_UP(HK_FAIL_ERRNO("no memory for the topology of %d ranks", c->nranks), out);
-  if (!topology_alone_on_host(c)) {
+  if (!topology_alone_on_host(c)) { /* else constants price the network: detection takes milliseconds */
     topology_look(c);
     if (g->group->machine)
       topology_use_machine(c, placements, rank, topology_find_placements(c, facts, placements, rank));
