@@ -123,7 +123,7 @@ typedef struct hk_gpu_facts {
   int nranks, nhosts, ranks_per_host, least_per_host;
   int ranks_per_gpu, sm; /* ranks_per_gpu: the largest number; sm: the oldest generation */
   int max_channels;
-  bool wide;      /* all links keep lines of 128 bytes whole */
+  bool wide;      /* all links inside hosts keep lines of 128 bytes whole; between hosts LL128 is as Simple */
   bool staged;    /* links between some ranks of a host go through host memory */
   bool in_switch; /* a switch can reduce for them */
   size_t slot_bytes;

@@ -164,7 +164,8 @@ static void machine_topo_describe_gpus(hk_machine *m, const home *h, const hk_se
   size_t k = 0;
   for (int i = 0; i < h->n; i++) {
     reduces = reduces && h->t->nodes[h->nodes[i]].gpu.mcast;
-    if (i) nvlink = nvlink && hk_path_between(h->paths, h->nodes[0], h->nodes[i])->cls <= HK_PATH_NVB;
+    for (int j = 0; j < i; j++)
+      nvlink = nvlink && hk_path_between(h->paths, h->nodes[j], h->nodes[i])->cls <= HK_PATH_NVL;
   }
   while (generations[k].sm > g->sm) k++;
   m->team.overlap = true;
@@ -254,7 +255,8 @@ hk_machine hk_machine_of_gpus(const hk_gpu_facts *f, const hk_constants *constan
                   .wire = 1,
                   .channels = 1,
                   .max_channels = f->max_channels < generations[k].channels ? f->max_channels : generations[k].channels,
-                  .protocols = 1u << HK_PROTO_SIMPLE | 1u << HK_PROTO_LL | (f->wide ? 1u << HK_PROTO_LL128 : 0),
+                  .protocols = 1u << HK_PROTO_SIMPLE | 1u << HK_PROTO_LL |
+                               (f->wide && f->ranks_per_host > 1 ? 1u << HK_PROTO_LL128 : 0),
                   .slot_bytes = f->slot_bytes,
                   .nslots = f->nslots};
   return m;
