@@ -175,8 +175,9 @@ static void machine_topo_describe_gpus(hk_machine *m, const home *h, const hk_se
   m->sync_us = m->far_sync_us = HK_GPU_SYNC_US;
   m->channel_us = HK_GPU_CHANNEL_US;
   m->channel_us_per_b = fmax(m->channel_us_per_b, 1 / hk_gpu_lane_gbps(g->sm) / 1000);
-  m->max_channels = m->max_channels && m->max_channels < generations[k].channels ? m->max_channels
-                                                                                 : generations[k].channels;
+  int channels = generations[k].channels;
+  if (m->team.nhosts > 1 && channels > HK_GPU_NET_CHANNELS) channels = HK_GPU_NET_CHANNELS;
+  if (!m->max_channels || m->max_channels > channels) m->max_channels = channels;
   m->protocols &= 1u << HK_PROTO_SIMPLE | 1u << HK_PROTO_LL | (nvlink && g->sm >= 70 ? 1u << HK_PROTO_LL128 : 0);
   m->team.multicast = m->team.multicast && reduces && m->team.nhosts == 1;
   m->team.in_switch = m->team.in_switch && reduces;
