@@ -30,7 +30,8 @@ FAKE_SO := $(patsubst tests/fakes/%.c,$(BUILD)/fakes/%.so.1,$(filter tests/fakes
 CHECK_LIBS = $(or $(shell pkg-config --libs check 2>/dev/null),-lcheck -lsubunit -lrt -lm)
 
 # What tests are linked from, and what they load.
-test-parts: $(UNIT_SRC:%.c=$(BUILD)/%.o) $(BUILD)/src/tools/tune/fit.o $(BUILD)/libsupport.a $(LIBA) $(HELPER_BIN) test-libraries
+INPUT_OBJ := $(patsubst %,$(BUILD)/src/tools/%.o,inputs inputs_rings)
+test-parts: $(UNIT_SRC:%.c=$(BUILD)/%.o) $(BUILD)/src/tools/tune/fit.o $(INPUT_OBJ) $(BUILD)/libsupport.a $(LIBA) $(HELPER_BIN) test-libraries
 	@:
 test-libraries: $(PLUGIN_SO) $(FAKE_SO) $(EMU_SO)
 	@:
@@ -47,6 +48,7 @@ $(BUILD)/libsupport.a: $(SUPPORT_OBJ) $(BUILD)/files
 	$(call say,AR,$@)ar rcs $@ $(SUPPORT_OBJ)
 
 $(BUILD)/tests/test_tune: $(BUILD)/src/tools/tune/fit.o
+$(BUILD)/tests/test_gpu_planned: $(INPUT_OBJ)
 
 # By its source and not by any object of that name: a build folder may have objects of sources that were moved.
 # lld links a test in half of the time of the default linker.

@@ -99,8 +99,15 @@ static void rings_log_rings(const hk_joined *j) {
   }
 }
 
+/* All hosts have the same channels, so that they are joined as they are. */
+static bool rings_equal(const hk_join_fact *facts, const hk_joined *j) {
+  for (int r = 1; r < j->nranks; r++)
+    if (facts[r].part[HK_PATTERN_RING].hash != facts[0].part[HK_PATTERN_RING].hash) return false;
+  return j->split_host < 0;
+}
+
 /* Exchanges the rings of this host, from its file or from the search, and joins the hosts' orders. */
-static hk_status rings_join_hosts(ncclComm_t c, const home *h, const char *path, hk_joined **out) {
+static hk_status rings_join_hosts(ncclComm_t c, const home *h, const char *path, hk_joined **out, hk_channels **each) {
   hk_status rc = HK_OK;
   hk_channels *rings = NULL;
   hk_search what = rings_search_for(h, HK_PATTERN_RING);
@@ -118,6 +125,10 @@ static hk_status rings_join_hosts(ncclComm_t c, const home *h, const char *path,
               "ranks %d and %d are on one host and %s different channels: their host's ranks go in their own order",
               (*out)->split_rank[0], (*out)->split_rank[1], path ? "read from NCCL_GRAPH_FILE" : "see");
   if (c->rank == 0) rings_log_rings(*out);
+  if (rings_equal(facts, *out)) {
+    *each = rings;
+    rings = NULL;
+  }
   if ((*out)->nchannels == 0) {
     hk_joined_free(*out);
     *out = NULL;
@@ -129,7 +140,7 @@ out:
 }
 
 hk_status hk_rings_agree(ncclComm_t c, const hk_ring_settings *set, const hk_host_rows *rows, bool child,
-                         hk_joined **out) {
+                         hk_joined **out, hk_channels **each) {
   hk_status rc = HK_OK;
   bool dumps = set->dump_file && *set->dump_file && c->rank == c->settings->GRAPH_DUMP_FILE_RANK && !child;
   bool reads = set->graph_file && *set->graph_file && c->nranks > 1;
@@ -144,7 +155,7 @@ hk_status hk_rings_agree(ncclComm_t c, const hk_ring_settings *set, const hk_hos
   HK_TRY(c->backend->topology(c, &seen, &h.t), out);
   bool fits = h.t && rings_place_ranks(c, rows, &h);
   if (dumps && fits) rings_dump(c->rank, &h, set->dump_file);
-  if (joins) HK_TRY(rings_join_hosts(c, &h, reads ? set->graph_file : NULL, out), out);
+  if (joins) HK_TRY(rings_join_hosts(c, &h, reads ? set->graph_file : NULL, out, each), out);
 out:
   hk_topo_free(seen);
   return rc;

@@ -31,6 +31,11 @@ typedef struct hk_level {
   double one_us_per_b; /* GPUs: one byte that one rank alone sends to one other */
 } hk_level;
 
+/* Rings of a search, each with a rate (0: not known), which are better than the order of ranks. */
+static inline void hk_level_use_rings(hk_level *l, int n, double gbps) {
+  if (gbps > 0) l->ring_us_per_b = 1 / (n * gbps) / 1000;
+}
+
 /* What prices depend on, apart from programs: a few terms of the alpha-beta-gamma model. Equal on all ranks, because
  * it is computed from facts that all ranks exchanged at init. */
 typedef struct hk_machine {
@@ -102,14 +107,15 @@ typedef struct hk_host_facts {
   size_t slot_bytes;
   uint32_t nslots;
 } hk_host_facts;
-/* The prices that a topology gives for ranks on GPUs of one host; of fixed size, so that ranks can exchange them. */
+/* The prices that a topology gives for ranks on GPUs; of fixed size, so that ranks can exchange them. */
 typedef struct hk_gpu_prices {
-  hk_level inside;
+  hk_level inside, between;
   double gamma_us_per_b, copy_us_per_b;
-  uint64_t known; /* 0: nothing is known, and the fields above have no meaning */
-  uint64_t links; /* a hash of the links between the GPUs of this rank's host; 0: not known */
+  double ports_us_per_b; /* 0: there is one host, or its ports are not known, and `between` has no meaning */
+  uint64_t known;        /* 0: nothing is known, and the fields above have no meaning */
+  uint64_t links;        /* a hash of the links between the GPUs of this rank's host; 0: not known */
 } hk_gpu_prices;
-/* Computes the prices. `placements` are of the cluster's first host; `o` may be NULL. */
+/* Computes the prices; `o` may be NULL. */
 hk_status hk_gpu_prices_of(hk_gpu_prices *out, const struct hk_cluster *c, const struct hk_placement *placements,
                            int nranks, const struct hk_overrides *o);
 /* Facts that ranks on GPUs exchange at init. */
@@ -117,7 +123,7 @@ typedef struct hk_gpu_facts {
   int nranks, nhosts, ranks_per_host, least_per_host;
   int ranks_per_gpu, sm; /* ranks_per_gpu: the largest number; sm: the oldest generation */
   int max_channels;
-  bool wide;      /* all links keep lines of 128 bytes whole */
+  bool wide;      /* all links inside hosts keep lines of 128 bytes whole; between hosts LL128 is as Simple */
   bool staged;    /* links between some ranks of a host go through host memory */
   bool in_switch; /* a switch can reduce for them */
   size_t slot_bytes;

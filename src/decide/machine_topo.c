@@ -164,7 +164,8 @@ static void machine_topo_describe_gpus(hk_machine *m, const home *h, const hk_se
   size_t k = 0;
   for (int i = 0; i < h->n; i++) {
     reduces = reduces && h->t->nodes[h->nodes[i]].gpu.mcast;
-    if (i) nvlink = nvlink && hk_path_between(h->paths, h->nodes[0], h->nodes[i])->cls <= HK_PATH_NVB;
+    for (int j = 0; j < i; j++)
+      nvlink = nvlink && hk_path_between(h->paths, h->nodes[j], h->nodes[i])->cls <= HK_PATH_NVL;
   }
   while (generations[k].sm > g->sm) k++;
   m->team.overlap = true;
@@ -174,8 +175,9 @@ static void machine_topo_describe_gpus(hk_machine *m, const home *h, const hk_se
   m->sync_us = m->far_sync_us = HK_GPU_SYNC_US;
   m->channel_us = HK_GPU_CHANNEL_US;
   m->channel_us_per_b = fmax(m->channel_us_per_b, 1 / hk_gpu_lane_gbps(g->sm) / 1000);
-  m->max_channels = m->max_channels && m->max_channels < generations[k].channels ? m->max_channels
-                                                                                 : generations[k].channels;
+  int channels = generations[k].channels;
+  if (m->team.nhosts > 1 && channels > HK_GPU_NET_CHANNELS) channels = HK_GPU_NET_CHANNELS;
+  if (!m->max_channels || m->max_channels > channels) m->max_channels = channels;
   m->protocols &= 1u << HK_PROTO_SIMPLE | 1u << HK_PROTO_LL | (nvlink && g->sm >= 70 ? 1u << HK_PROTO_LL128 : 0);
   m->team.multicast = m->team.multicast && reduces && m->team.nhosts == 1;
   m->team.in_switch = m->team.in_switch && reduces;
@@ -189,8 +191,12 @@ hk_status hk_gpu_prices_of(hk_gpu_prices *out, const hk_cluster *c, const hk_pla
   hk_status rc = hk_machine_of(&m, c, placements, nranks, NULL, o);
   *out = (hk_gpu_prices){.known = 0};
   if (rc != HK_OK || nranks < 2) return rc;
-  *out = (hk_gpu_prices){
-      .inside = m.inside, .gamma_us_per_b = m.gamma_us_per_b, .copy_us_per_b = m.copy_us_per_b, .known = 1};
+  *out = (hk_gpu_prices){.inside = m.inside,
+                         .between = m.between,
+                         .gamma_us_per_b = m.gamma_us_per_b,
+                         .copy_us_per_b = m.copy_us_per_b,
+                         .ports_us_per_b = m.ports_us_per_b,
+                         .known = 1};
   return HK_OK;
 }
 
@@ -223,16 +229,19 @@ hk_machine hk_machine_of_gpus(const hk_gpu_facts *f, const hk_constants *constan
   inside.ring_us_per_b = fmax(fmax(inside.ring_us_per_b, link), least);
   inside.mesh_us_per_b = fmax(fmax(inside.mesh_us_per_b, link), least);
   inside.one_us_per_b = fmax(inside.one_us_per_b, least);
-  hk_level net = {.alpha_us = constants->net_alpha_us + HK_GPU_INSTR_US + HK_GPU_PROXY_US,
-                  .ring_us_per_b = constants->net_us_per_b,
-                  .mesh_us_per_b = constants->net_us_per_b,
-                  .one_us_per_b = constants->net_us_per_b};
+  if (p.ports_us_per_b <= 0) {
+    p.ports_us_per_b = constants->net_us_per_b;
+    p.between = (hk_level){.alpha_us = constants->net_alpha_us + HK_GPU_INSTR_US + HK_GPU_PROXY_US,
+                           .ring_us_per_b = constants->net_us_per_b,
+                           .mesh_us_per_b = constants->net_us_per_b,
+                           .one_us_per_b = constants->net_us_per_b};
+  }
   hk_machine m = {.team.nranks = f->nranks,
                   .team.nhosts = f->nhosts,
                   .team.ranks_per_host = f->ranks_per_host,
                   .team.least_per_host = f->least_per_host,
                   .inside = inside,
-                  .between = f->nhosts > 1 ? net : inside,
+                  .between = f->nhosts > 1 ? p.between : inside,
                   .team.multicast = f->in_switch && f->nhosts == 1,
                   .team.in_switch = f->in_switch,
                   .team.overlap = true,
@@ -243,11 +252,12 @@ hk_machine hk_machine_of_gpus(const hk_gpu_facts *f, const hk_constants *constan
                   .far_sync_us = HK_GPU_SYNC_US,
                   .channel_us = HK_GPU_CHANNEL_US,
                   .channel_us_per_b = 1 / hk_gpu_lane_gbps(f->sm) / 1000,
-                  .ports_us_per_b = constants->net_us_per_b,
+                  .ports_us_per_b = p.ports_us_per_b,
                   .wire = 1,
                   .channels = 1,
                   .max_channels = f->max_channels < generations[k].channels ? f->max_channels : generations[k].channels,
-                  .protocols = 1u << HK_PROTO_SIMPLE | 1u << HK_PROTO_LL | (f->wide ? 1u << HK_PROTO_LL128 : 0),
+                  .protocols = 1u << HK_PROTO_SIMPLE | 1u << HK_PROTO_LL |
+                               (f->wide && f->ranks_per_host > 1 ? 1u << HK_PROTO_LL128 : 0),
                   .slot_bytes = f->slot_bytes,
                   .nslots = f->nslots};
   return m;
@@ -306,11 +316,11 @@ static void machine_topo_describe_cpus(hk_machine *m, const home *h, const hk_co
   *m = host;
 }
 
-/* Uses the rings of the search, which are better than the order of ranks. In a mixed cluster the slowest host
- * counts. */
+/* Uses the rings of the search. In a mixed cluster the slowest host counts. */
 static hk_status machine_topo_use_rings(hk_machine *m, const hk_cluster *c, const hk_placement *placements, int nranks,
                                         const hk_channels *rings, const hk_path_rules *rules) {
-  double n = rings->nchannels, inside = (double)rings->intra_gbps, between = (double)rings->inter_gbps;
+  int n = rings->nchannels;
+  double inside = (double)rings->intra_gbps, between = (double)rings->inter_gbps;
   if (c->nkinds > 1) {
     hk_search what = {.pattern = HK_PATTERN_RING, .max_channels = rings->nchannels};
     hk_joined *all;
@@ -321,9 +331,9 @@ static hk_status machine_topo_use_rings(hk_machine *m, const hk_cluster *c, cons
     between = (double)all->inter_gbps;
     hk_joined_free(all);
   }
-  m->rings = (int)n;
-  if (inside > 0) m->inside.ring_us_per_b = 1 / (n * inside) / 1000;
-  if (m->team.nhosts > 1 && between > 0) m->between.ring_us_per_b = 1 / (n * between) / 1000;
+  m->rings = n;
+  hk_level_use_rings(&m->inside, n, inside);
+  if (m->team.nhosts > 1) hk_level_use_rings(&m->between, n, between);
   return HK_OK;
 }
 

@@ -2,6 +2,7 @@
 /* The end of the init of a communicator on GPUs, once the ranks' facts are known. */
 #include <stdlib.h>
 #include "../base/log.h"
+#include "../program/limits.h"
 #include "../run/selection.h"
 #include "buffer.h"
 #include "code.h"
@@ -12,7 +13,6 @@
 #include "order.h"
 #include "peers.h"
 #include "process_group.h"
-#include "proxy.h"
 #include "run.h"
 #include "window.h"
 

@@ -34,7 +34,7 @@ typedef struct hk_gpu_links {
   bool staged;       /* some pair of ranks of one host communicates through host memory */
   bool proxied;      /* some of this rank's links are proxied; the same on all ranks of a host */
   bool sends_direct; /* network cards may read this rank's data from its GPU's memory */
-  bool wide;         /* the links of all pairs of ranks keep lines of 128 bytes whole */
+  bool wide;         /* the links of all pairs of ranks of a host keep lines of 128 bytes whole */
 } hk_gpu_links;
 
 void hk_gpu_links_begin(ncclComm_t c); /* peers.c: fills *env */

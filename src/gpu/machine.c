@@ -37,8 +37,10 @@ void hk_gpu_machine(const struct ncclComm *c, const hk_host_facts *hosts, const 
                     .slot_bytes = hosts->slot_bytes,
                     .nslots = hosts->nslots,
                     .prices = *g->topology->prices};
-  if (rings && rings->intra_gbps > 0)
-    f.prices.inside.ring_us_per_b = 1e-3 / (rings->nchannels * (double)rings->intra_gbps);
+  if (rings) {
+    hk_level_use_rings(&f.prices.inside, rings->nchannels, (double)rings->intra_gbps);
+    hk_level_use_rings(&f.prices.between, rings->nchannels, (double)rings->inter_gbps);
+  }
   *out = hk_machine_of_gpus(&f, constants);
   out->engines = g->copies->usable;
   if (rings) out->rings = rings->nchannels;

@@ -57,9 +57,6 @@ struct hk_transport_env;
 struct hk_transport_state;
 struct hk_wait_env; /* base/wait.h */
 
-/* The most channels of collectives between hosts: one thread serves them all. */
-enum { HK_GPU_NET_CHANNELS = 16 };
-
 /* What the communicator gives to its proxy; hk_gpu_proxy_new copies it. */
 typedef struct hk_gpu_proxy_env {
   const struct hk_transport_env *env;

@@ -69,7 +69,8 @@ static unsigned char reach_sum_up(ncclComm_t c, const struct hk_facts *facts, co
   for (int r = 0; r < c->nranks; r++) {
     const bool near = hk_wire_near(c, r);
     if (near && found[r] < HK_REACH_MEMORY) some |= SOME_STAGED;
-    if (found[r] < (reach_share_gpu(facts, c->rank, r) ? HK_REACH_MEMORY : HK_REACH_NVLINK)) some |= SOME_NARROW;
+    if (near && found[r] < (reach_share_gpu(facts, c->rank, r) ? HK_REACH_MEMORY : HK_REACH_NVLINK))
+      some |= SOME_NARROW;
     if (found[r] == HK_REACH_NO_FILE) some |= SOME_AGAIN;
   }
   return some;

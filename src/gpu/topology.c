@@ -16,7 +16,7 @@
 #include "peers.h"
 #include "process_group.h"
 
-enum { TOPOLOGY_NETS = 16 }; /* network ports near a GPU that ranks compare */
+enum { TOPOLOGY_NETS = 256 }; /* network ports that ranks compare: all that the search considers */
 
 /* The first rank of a process reads the topology for all ranks of the process.  If it cannot be read, as in some
  * containers, that is no failure. */
@@ -71,32 +71,39 @@ static int topology_find_placements(ncclComm_t c, const struct hk_facts *facts, 
   return n;
 }
 
-/* A hash of all that prices read of the topology: the paths between the GPUs, and the network ports near them. */
+static uint64_t topology_mix_path(uint64_t h, const hk_paths *paths, uint32_t from, uint32_t to) {
+  const hk_path *p = hk_path_between(paths, from, to);
+  h = hk_hash_mix(hk_hash_mix(h, p->cls), (uint64_t)(1e3 * (double)p->us));
+  for (uint32_t i = p->first; i < p->first + p->nhops; i++) {
+    const uint32_t edge = paths->hops[i];
+    h = hk_hash_mix(hk_hash_mix(h, edge), (uint64_t)(1e3 * (double)paths->topo->edges[edge].gbps));
+  }
+  return h;
+}
+
+/* A hash of all that prices read of the topology: the paths between the GPUs, and to the network ports, the nearest
+ * first; rings use others, too. */
 static uint64_t topology_hash(const hk_paths *paths, const hk_placement *placements, int n) {
-  const hk_topo *t = paths->topo;
-  uint64_t h = hk_hash_mix((uint64_t)n, hk_topo_count(t, HK_NODE_NET));
+  uint32_t nets[TOPOLOGY_NETS];
+  uint64_t h = hk_hash_mix((uint64_t)n, hk_topo_count(paths->topo, HK_NODE_NET));
   for (int i = 0; i < n; i++) {
-    uint32_t near[TOPOLOGY_NETS];
-    const uint32_t ports = hk_paths_nets(paths, placements[i].node, near, TOPOLOGY_NETS);
-    for (uint32_t k = 0; k < ports; k++) {
-      const hk_path *p = hk_path_between(paths, placements[i].node, near[k]);
-      h = hk_hash_mix(h, near[k] - t->first_of[HK_NODE_NET]);
-      h = hk_hash_mix(hk_hash_mix(h, p->cls), (uint64_t)(1e3 * (double)p->gbps));
-      h = hk_hash_mix(h, (uint64_t)(1e3 * (double)t->edges[paths->hops[p->first]].gbps));
-    }
-    for (int k = 0; k < n; k++) {
-      const hk_path *p = hk_path_between(paths, placements[i].node, placements[k].node);
-      h = hk_hash_mix(h, (uint64_t)(1e3 * (double)p->us));
-      for (int j = 0; j < p->nhops; j++) {
-        const uint32_t edge = paths->hops[p->first + (uint32_t)j];
-        h = hk_hash_mix(hk_hash_mix(h, edge), (uint64_t)(1e3 * (double)t->edges[edge].gbps));
-      }
-    }
+    const uint32_t own = placements[i].node, ports = hk_paths_nets(paths, own, nets, TOPOLOGY_NETS);
+    for (uint32_t k = 0; k < ports; k++) h = topology_mix_path(hk_hash_mix(h, nets[k]), paths, own, nets[k]);
+    for (int k = 0; k < n; k++) h = topology_mix_path(h, paths, own, placements[k].node);
   }
   return h ? h : 1;
 }
 
-static void topology_use_machine(ncclComm_t c, const hk_placement *placements, const int *rank, int n) {
+/* Other hosts count as equal to this one. */
+static hk_status topology_price(ncclComm_t c, hk_placement *placements, int n) {
+  hk_cluster hosts = *hk_gpu_of(c)->group->machine;
+  if (n < c->nranks && hk_topo_count(hosts.kinds[0], HK_NODE_NET) > 0) hosts.nhosts = 2;
+  for (int i = n; i < hosts.nhosts * n; i++) placements[i] = (hk_placement){.host = 1, .node = placements[i - n].node};
+  return hk_gpu_prices_of(hk_gpu_of(c)->topology->prices, &hosts, placements, hosts.nhosts * n,
+                          c->selection->overrides);
+}
+
+static void topology_use_machine(ncclComm_t c, hk_placement *placements, const int *rank, int n) {
   const hk_gpu_process_group *w = hk_gpu_of(c)->group;
   hk_gpu_topology *t = hk_gpu_of(c)->topology;
   uint32_t mine = 0;
@@ -105,8 +112,7 @@ static void topology_use_machine(ncclComm_t c, const hk_placement *placements, c
     if (rank[i] == c->rank) mine = placements[i].node;
   for (int i = 0; i < n; i++)
     hk_gpu_of(c)->topology->nvlink[rank[i]] = hk_path_between(w->paths, mine, placements[i].node)->cls == HK_PATH_NVL;
-  if (c->rank == 0 && /* its prices hold for all */
-      hk_gpu_prices_of(hk_gpu_of(c)->topology->prices, w->machine, placements, n, c->selection->overrides) != HK_OK)
+  if (c->rank == 0 && topology_price(c, placements, n) != HK_OK) /* its prices hold for all */
     HK_INFO(HK_SUB_GRAPH, "rank 0: GPUs are priced by guesses: %s", hk_last_error());
   t->nodes = malloc((size_t)n * sizeof *t->nodes);
   if (!t->nodes) return; /* then no rank knows the links */
@@ -141,14 +147,14 @@ hk_status hk_gpu_topology_read(ncclComm_t c, const struct hk_facts *facts) {
   hk_status rc = HK_OK;
   hk_gpu *g = hk_gpu_of(c);
   const size_t n = (size_t)c->nranks;
-  hk_placement *placements = calloc(n, sizeof *placements);
+  hk_placement *placements = calloc(2 * n, sizeof *placements); /* of this host, then of another */
   int *rank = calloc(n, sizeof *rank);
   hk_gpu_prices *prices = calloc(n, sizeof *prices);
   g->topology->nvlink = calloc(n, sizeof *g->topology->nvlink);
   g->topology->prices = calloc(1, sizeof *g->topology->prices);
   if (!placements || !rank || !prices || !g->topology->nvlink || !g->topology->prices)
     HK_GIVE_UP(HK_FAIL_ERRNO("no memory for the topology of %d ranks", c->nranks), out);
-  if (!topology_alone_on_host(c)) {
+  if (!topology_alone_on_host(c)) { /* else constants price the network: detection takes milliseconds */
     topology_look(c);
     if (g->group->machine)
       topology_use_machine(c, placements, rank, topology_find_placements(c, facts, placements, rank));

@@ -45,7 +45,8 @@ enum {
   /* The kernel of small messages (kernels/cuda/small.h): the most ranks and destinations; a channel has at most
    * HK_GPU_LL_MAX bytes. */
   HK_GPU_SMALL_SOURCES = 8,
-  HK_GPU_SMALL_SENDS = 8
+  HK_GPU_SMALL_SENDS = 8,
+  HK_GPU_NET_CHANNELS = 16 /* the most of collectives between hosts: one proxy thread serves them all */
 };
 /* True if buffers of so many bytes do not stay in the caches of a core: stores then go past them. */
 static inline bool hk_exceeds_caches(size_t bytes) { return bytes >= (size_t)HK_STREAM_MIN_BYTES; }

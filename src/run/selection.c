@@ -9,6 +9,7 @@
 #include "../decide/outlines.h"
 #include "../decide/overrides.h"
 #include "../program/layout.h"
+#include "../topo/search.h"
 #include "tuner.h"
 
 enum { CLASSES = HK_COLL_COUNT * HK_SIZE_CLASSES };
@@ -91,6 +92,7 @@ hk_status hk_selection_new(ncclComm_t c) {
 void hk_selection_free(ncclComm_t c) {
   hk_outlines_free(c->selection->machine->outlines);
   hk_layout_free(c->selection->layout);
+  hk_channels_free(c->selection->rings);
   hk_overrides_clear(c->selection->overrides);
   hk_tuner_free(c->selection->tuner);
 }

@@ -9,6 +9,7 @@
 
 struct hk_algorithm; /* collectives/algorithm.h */
 struct hk_call;
+struct hk_channels;      /* topo/search.h */
 struct hk_constants;     /* decide/constants.h */
 struct hk_decision;      /* decide/select.h */
 struct hk_filter;        /* decide/filter.h */
@@ -31,6 +32,7 @@ typedef struct hk_class_decision {
 typedef struct hk_selection {
   struct hk_machine *machine;
   struct hk_layout *layout;       /* NULL: one host */
+  struct hk_channels *rings;      /* of each host; NULL: hosts have different ones, or none */
   struct hk_overrides *overrides; /* decide/overrides.h */
   const struct hk_filter *filter; /* the one in `overrides` */
   struct hk_tuner *tuner;         /* NULL: none */

@@ -421,7 +421,7 @@ TEST(hundred_thousand) {
   static const struct {
     const char *algorithm;
     hk_coll coll;
-  } chosen[] = {{"rail", HK_ALLGATHER}, {"hiertree", HK_ALLREDUCE}};
+  } chosen[] = {{"rail", HK_ALLGATHER}, {"nvlstree", HK_ALLREDUCE}};
   hk_cluster *c;
   hk_placement *placements;
   hk_layout *l;
