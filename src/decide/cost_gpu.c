@@ -185,7 +185,11 @@ static double cost_gpu_idle_us(const hk_machine *m, const hk_outline *o, const w
   }
   const double way = cost_gpu_chain_us(m, o, w, (hk_chain){.rounds = 1});
   if (!s->again.rounds) return need + way;
-  return need + fmax(way, latency * cost_gpu_bunched(m, o, w, need));
+  /* While one wave waits, the rounds of others in which it does not wait for them move their bytes. */
+  const bool far = s->leaving && s->first.far;
+  const double rounds = far ? s->first.far : s->first.rounds, again = far ? s->again.far : s->again.rounds;
+  const double overlaps = rounds > again ? (1 - again / rounds) * (1 - 1 / w->waves) : 0;
+  return need + fmax(way, (latency - need * overlaps) * cost_gpu_bunched(m, o, w, need));
 }
 
 /* Instructions of a rank after its last message. If all messages go to few ranks, they arrive together, and the lane
