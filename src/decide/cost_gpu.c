@@ -185,10 +185,11 @@ static double cost_gpu_idle_us(const hk_machine *m, const hk_outline *o, const w
   }
   const double way = cost_gpu_chain_us(m, o, w, (hk_chain){.rounds = 1});
   if (!s->again.rounds) return need + way;
-  /* While one wave waits, the rounds of others in which it does not wait for them move their bytes. */
+  /* While a message waits, the link moves others: those of other waves, and those of the same round. */
   const bool far = s->leaving && s->first.far;
   const double rounds = far ? s->first.far : s->first.rounds, again = far ? s->again.far : s->again.rounds;
-  const double overlaps = rounds > again ? (1 - again / rounds) * (1 - 1 / w->waves) : 0;
+  const double all = w->waves * (far ? fmax(rounds, (double)s->most.carried[HK_BETWEEN]) : rounds);
+  const double overlaps = fmax(0, 1 - (rounds + (w->waves - 1) * again) / all);
   return need + fmax(way, (latency - need * overlaps) * cost_gpu_bunched(m, o, w, need));
 }
 
