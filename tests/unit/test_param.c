@@ -296,6 +296,16 @@ TEST(refresh_reads_one) {
   ck_assert_int_eq(hk_param_int(HK_P_SPIN), -1);
 }
 
+TEST(words_are_whole) {
+  static const char *const given[] = {"hos", "hosts", "most", "host"};
+  for (int i = 0; i < 4; i++) {
+    setenv("HOCKET_DEVICE", given[i], 1);
+    reload();
+    const char *device = hk_param_str(HK_P_DEVICE);
+    ck_assert_msg((i == 3) == (device != NULL), "%s", given[i]);
+  }
+}
+
 TEST(strings_stay) {
   setenv("NCCL_HOSTID", "first", 1);
   reload();
