@@ -266,9 +266,9 @@ static void bootstrap_excuse_to(const hk_settings *settings, const hk_boot_id *i
     (void)hk_wait_nap(&w, -1, NAP_NS); /* nothing else ends this wait */
 }
 
-/* `first`: this rank has not looked for a root yet. */
+/* `early`: this rank has not looked for a root yet. */
 static void bootstrap_report_abort(const hk_settings *settings, const ncclUniqueId *ids, int nids, int rank, int nranks,
-                                   bool first) {
+                                   bool early) {
   const uint64_t begin_ns = hk_now_ns();
   char cause[HK_ERROR_TEXT];
   snprintf(cause, sizeof cause, "%s", hk_last_error());
@@ -276,7 +276,7 @@ static void bootstrap_report_abort(const hk_settings *settings, const ncclUnique
     hk_boot_id id;
     if (hk_boot_id_decode(&id, &ids[i]) != HK_OK) continue;
     hk_hello h = bootstrap_root_hello(settings, HK_HELLO_FAILED, &id, i, nids, rank, nranks);
-    bootstrap_excuse_to(settings, &id, &h, cause, begin_ns + (first && id.from_env ? EXCUSE_EARLY_NS : EXCUSE_NS));
+    bootstrap_excuse_to(settings, &id, &h, cause, begin_ns + (early && id.from_env ? EXCUSE_EARLY_NS : EXCUSE_NS));
     explicit_bzero(id.secret, sizeof id.secret);
   }
   hk_error_adopt(cause);
@@ -366,11 +366,11 @@ out:
   explicit_bzero(secret, sizeof secret);
   if (id) explicit_bzero(id, (size_t)nids * sizeof *id);
   free(id);
-  const bool first = !b, met = b && b->member;
+  const bool early = !b, met = b && b->member;
   if (rc != HK_OK && b) bootstrap_give_up(b, rc); /* first: the report needs a descriptor, and these may be the last */
   /* Not for a wrong argument, which the caller can correct. A root that has ended ignores the report. */
   if (rc != HK_OK && rc != HK_ERR_REMOTE && rc != HK_ERR_ARGUMENT && !met)
-    bootstrap_report_abort(o->settings, ids, nids, o->rank, o->nranks, first);
+    bootstrap_report_abort(o->settings, ids, nids, o->rank, o->nranks, early);
   if (rc == HK_OK) *out = b;
   return rc;
 }

@@ -59,8 +59,8 @@ typedef struct hk_traffic {
   /* The fullest link's time in a round with messages inside hosts, on average, in parts of all_us; likewise the blocks
    * of the fullest port in one with messages between hosts, in parts of those of the fullest one in all. */
   double near_once, far_once;
-  double near_after,
-      far_after; /* the parts of these rounds that are after the last one with the fullest link or port */
+  /* The parts of these rounds that are after the last one with the fullest link or port. */
+  double near_after, far_after;
   /* If one port is the fullest in all rounds: the chain from its first one to its last, and the part of its blocks
    * before the last. */
   hk_chain early;

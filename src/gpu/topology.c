@@ -16,8 +16,6 @@
 #include "peers.h"
 #include "process_group.h"
 
-enum { TOPOLOGY_NETS = 256 }; /* network ports that ranks compare: all that the search considers */
-
 /* The first rank of a process reads the topology for all ranks of the process.  If it cannot be read, as in some
  * containers, that is no failure. */
 static void topology_look(ncclComm_t c) {
@@ -84,10 +82,10 @@ static uint64_t topology_mix_path(uint64_t h, const hk_paths *paths, uint32_t fr
 /* A hash of all that prices read of the topology: the paths between the GPUs, and to the network ports, the nearest
  * first; rings use others, too. */
 static uint64_t topology_hash(const hk_paths *paths, const hk_placement *placements, int n) {
-  uint32_t nets[TOPOLOGY_NETS];
+  uint32_t nets[HK_NETS_MOST];
   uint64_t h = hk_hash_mix((uint64_t)n, hk_topo_count(paths->topo, HK_NODE_NET));
   for (int i = 0; i < n; i++) {
-    const uint32_t own = placements[i].node, ports = hk_paths_nets(paths, own, nets, TOPOLOGY_NETS);
+    const uint32_t own = placements[i].node, ports = hk_paths_nets(paths, own, nets, HK_NETS_MOST);
     for (uint32_t k = 0; k < ports; k++) h = topology_mix_path(hk_hash_mix(h, nets[k]), paths, own, nets[k]);
     for (int k = 0; k < n; k++) h = topology_mix_path(h, paths, own, placements[k].node);
   }

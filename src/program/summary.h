@@ -63,8 +63,8 @@ typedef struct hk_map {
   uint32_t times;    /* messages of each pair of ranks */
 } hk_map;
 
-/* A lane of rank `from` begins an instruction (`slot` is `lane`), then takes slots that have come to it (`to` is
- * `from`), then sends slots to other ranks. */
+/* What a lane of rank `from` does, in this order: it begins an instruction (`slot` is `lane`), takes a slot that has
+ * come to its rank (`to` is `from`), sends a slot to another rank. */
 typedef struct hk_summary_event {
   uint32_t lane, slot; /* numbers of all ranks' lanes, and from there on of their slots */
   uint32_t from, to;
@@ -96,9 +96,9 @@ typedef struct hk_summary {
   bool one_way; /* some rank receives nothing: it waits for no answer, and runs ahead of the others */
   uint32_t nmaps;
   hk_map *maps; /* messages between two ranks, in the order of `after`; multicasts and groups are not in it */
+  /* Of the first wave, in the order of time; only of collectives with a root; not of groups. */
   size_t nevents;
-  hk_summary_event
-      *events; /* of the first wave, in the order of time; only of collectives with a root; not of groups */
+  hk_summary_event *events;
 } hk_summary;
 
 /* What some ranks of a host do in a wave. */

@@ -71,6 +71,8 @@ static inline void hk_path_load(const hk_paths *p, const hk_path *path, double b
 }
 /* Microseconds until the fullest edge has carried its load, bytes for each edge of the topology. */
 double hk_paths_busiest_us(const hk_paths *p, const double *load);
+/* The most NETs of a host that the search considers, and that ranks compare. */
+enum { HK_NETS_MOST = 256 };
 /* The NETs nearest to a GPU or CPU, best first. Equally near NETs are distributed among the GPUs with the same distance
  * to them. Returns the number (at most `most`). */
 uint32_t hk_paths_nets(const hk_paths *p, uint32_t node, uint32_t *nets, uint32_t most);

@@ -53,7 +53,7 @@ static void search_find_sites(hk_ground *g) {
 static void search_find_nets(hk_ground *g) {
   const hk_topo *t = g->p->topo;
   uint32_t first = t->first_of[HK_NODE_NET], end = t->first_of[HK_NODE_NET + 1];
-  for (uint32_t i = first; g->what->network && i < end && g->nnets < HK_SEARCH_NETS; i++)
+  for (uint32_t i = first; g->what->network && i < end && g->nnets < HK_NETS_MOST; i++)
     for (int s = 0; s < g->nsites; s++)
       if (hk_path_between(g->p, g->site[s], i)->cls < HK_PATH_NET) {
         g->net[g->nnets++] = i;

@@ -25,7 +25,6 @@ enum {
   HK_SEARCH_RANKS = 128,
   /* up to this number of devices the search backtracks; above, it always takes the nearest device */
   HK_SEARCH_EXACT = 16,
-  HK_SEARCH_NETS = 256,     /* NETs that are considered */
   HK_SEARCH_STEPS = 1000000 /* total tries of a hop; about 30 ns each */
 };
 

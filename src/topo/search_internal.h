@@ -25,7 +25,7 @@ typedef struct hk_ground {
   int nsites, nnets;
   uint32_t site[HK_SEARCH_RANKS];  /* nodes, in the order of their first ranks */
   int placements[HK_SEARCH_RANKS]; /* ranks there */
-  uint32_t net[HK_SEARCH_NETS];
+  uint32_t net[HK_NETS_MOST];
   uint32_t nlanes;   /* edges, then one for each node */
   hk_rate *capacity; /* [nlanes] */
   /* [nnets * nsites] sites by nearness to a NET. Equally near sites are distributed: near_in in rising order, near_out

@@ -17,9 +17,9 @@ typedef struct walker {
   bool pairs, cross, exact;
   int n, most, best;
   uint32_t *steps, stop, budget;
-  uint64_t here[2];                                 /* sites on the channel under way */
-  int last;                                         /* the site kept for its end, or -1 */
-  uint16_t in[HK_SEARCH_NETS], out[HK_SEARCH_NETS]; /* channels on each NET */
+  uint64_t here[2];                             /* sites on the channel under way */
+  int last;                                     /* the site kept for its end, or -1 */
+  uint16_t in[HK_NETS_MOST], out[HK_NETS_MOST]; /* channels on each NET */
   hk_walk_channel at[HK_CHANNEL_LIMIT], *result;
 } walker;
 

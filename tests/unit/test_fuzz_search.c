@@ -162,7 +162,7 @@ static void print_paths(FILE *out, const hk_paths *p) {
     fputc('\n', out);
   }
   for (uint32_t i = 0; i < p->n; i++) {
-    uint32_t nets[HK_SEARCH_NETS], n = hk_paths_nets(p, p->ends[i], nets, HK_SEARCH_NETS);
+    uint32_t nets[HK_NETS_MOST], n = hk_paths_nets(p, p->ends[i], nets, HK_NETS_MOST);
     fprintf(out, "nets of %u:", p->ends[i]);
     for (uint32_t k = 0; k < n; k++) fprintf(out, " %u", nets[k]);
     fputc('\n', out);
