@@ -36,14 +36,15 @@ static bool lost_is_there(const hk_lost *q) {
   hk_ack ack;
   hk_wait_env env = {.spins = 0};
   hk_waiter w;
+  bool closes = false; /* a stopped process closes no connection: silence after that is one that is ending */
   hk_wait_begin(&w, &env);
   /* The first address is the preferred one; the others matter only if it cannot be reached from here. */
   for (uint32_t most = 1;; most = HK_DIAL_ADDRS) {
     switch (hk_overlay_probe(q->link->b, &q->contact, &q->hello, most, deadline_ns, &ack, activity)) {
-      case HK_PROBE_ANSWERED:
-      case HK_PROBE_SILENT: return true;
+      case HK_PROBE_ANSWERED: return true;
+      case HK_PROBE_SILENT: return !closes;
       case HK_PROBE_REFUSED: return false;
-      case HK_PROBE_CLOSED: /* it is ending, or has more connections than it admits */
+      case HK_PROBE_CLOSED: closes = true; break; /* it is ending, or has more connections than it admits */
       case HK_PROBE_UNREACHABLE:
       default: break;
     }
