@@ -1,9 +1,9 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# NVIDIA's device code on this library: programs and kernels that are compiled with the nccl_device.h of 2.32.3, 2.30.7, 2.29.7 and
-# 2.28.9 run on emulated GPUs (loads and stores, LSA barriers, LL exchanges, multicast memory; threads and processes), and nvcc
-# compiles the kernels for sm_90 with the newest and the oldest.  The headers are read out of NVIDIA's wheels in the package index,
-# and stay in build/nccl-headers.
+# NVIDIA's device code on this library: programs and kernels that are compiled with the nccl_device.h of 2.32.3 and 2.28.9 (LONG=1:
+# 2.30.7 and 2.29.7, too) run on emulated GPUs (loads and stores, LSA barriers, LL exchanges, multicast memory; threads and
+# processes), and nvcc compiles the kernels for sm_90 with the newest and the oldest. The headers are read out of NVIDIA's wheels in
+# the package index, and stay in build/nccl-headers.
 # check: timeout=500
 set -u
 unset HOCKET_DEVICE
@@ -40,7 +40,7 @@ run() { # version multicast ranks processes
   bad=1
 }
 
-for version in 2.32.3 2.30.7 2.29.7 2.28.9; do
+for version in 2.32.3 ${CHECK_LONG:+2.30.7 2.29.7} 2.28.9; do
   headers $version || { echo "SKIP: the headers of NCCL $version: $reason"; continue; }
   mkdir -p "$tmp/$version"
   build $version || { echo "FAIL: with the headers of $version it does not compile"; bad=1; continue; }

@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# check: timeout=400
+# check: timeout=400 long=suites
 # The site of all pages, manual pages and headers builds, and its links and anchors lead somewhere. `make check-site` also takes pictures of
 # it. Sphinx comes from the package index.
 set -u
