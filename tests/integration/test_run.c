@@ -418,4 +418,14 @@ TEST(unread_over_net) {
       strstr(scratch_read("log"), "rank 1 of 2 destroys it with 4 bytes (1 messages or pieces) that rank 0 sent"));
 }
 
+/* Each is the root of its own call, so none waits for a message: over a network, too, ranks compare a plan's first call. */
+static int is_its_own_root(ncclComm_t c, int rank, int n, void *arg) {
+  (void)n, (void)arg;
+  return RANK_IS(ncclBroadcast(in, out, 4, ncclInt8, rank, c, NULL) == ncclInvalidUsage);
+}
+TEST(two_roots_over_net) {
+  ranks_reach_by("net");
+  ck_assert_int_eq(ranks_as_threads(2, is_its_own_root, NULL), 0);
+}
+
 int main(void) { return suite_main("run", .timeout = 60, .setup = scratch_make, .teardown = scratch_remove); }
