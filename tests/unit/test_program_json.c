@@ -95,6 +95,21 @@ TEST(spans) {
   free(text);
 }
 
+/* Lines that start with # are no part of a program, and lines may end as on Windows. */
+TEST(comments) {
+  hk_program_set s = built(hk_algorithm_by_name("ring"), HK_ALLGATHER, 3, 0);
+  char *text = written(&s, hk_program_set_text), *marked = NULL;
+  size_t size;
+  FILE *f = open_memstream(&marked, &size);
+  ck_assert_ptr_nonnull(f);
+  for (const char *line = text; *line; line += strcspn(line, "\n") + 1)
+    fprintf(f, "#lane 9\r\n%.*s\r\n", (int)strcspn(line, "\n"), line);
+  fclose(f);
+  same(marked, &s, "with comments");
+  free(text);
+  hk_program_set_free(&s);
+}
+
 static hk_program_set ring(int n) { return built(hk_algorithm_by_name("ring"), HK_ALLREDUCE, n, 0); }
 
 TEST(calls) {
