@@ -54,6 +54,11 @@ TEST(calls) {
 #define SIGNAL "{\"name\":\"signal\",\"channel_type\":\"memory\",\"channel_ids\":[0,1]}"
 #define WAIT "{\"name\":\"wait\",\"channel_type\":\"memory\",\"channel_ids\":[0,1]}"
 #define NOP "{\"name\":\"nop\"}"
+#define ADDS                                                                                                           \
+  WAIT ",\n " NOP                                                                                                      \
+       ",\n {\"name\":\"re\",\"src_buff\":[{\"type\":\"i\",\"index\":0,\"size\":1},{\"type\":\"s\",\"index\":0,"       \
+       "\"size\":1},{\"type\":\"s\",\"index\":2,\"size\":1}],\"dst_buff\":[{\"type\":\"i\",\"index\":0,\"size\":1}],"  \
+       "\"channel_type\":\"memory\",\"reduce_op\":\"sum\"}"
 static const struct {
   char kind; /* k: packets; p: puts; b: with a barrier; s: with semaphores; r: reads; g: allgather; a: alltoall */
   const char *what;
@@ -91,6 +96,10 @@ static const struct {
      "gpu 0, threadblock 0, op 10 (re) reads chunk 0 of the scratch memory of gpu 0, which gpu 1, threadblock 0, op 5 "
      "(put) writes: threads may go on before the wait is over; put a nop after the wait"},
     {'p', NOP ",\n " SIGNAL, 1, SIGNAL, "which gpu 0, threadblock 0, op 5 (put) writes: nothing orders the two"},
+    {'p', ADDS, 1, NOP,
+     "(put) writes chunk 0 of the input of gpu 1, which gpu 1, threadblock 0, op 5 (put) reads: nothing orders the two"},
+    {'g', "\"buffer_id\":0,\"index\":2", 1, "\"buffer_id\":2,\"index\":0",
+     "(put) writes chunk 0 of the output of gpu 2, which gpu 1, threadblock 0, op 5 (put) writes: nothing orders"},
     {'p', "{\"name\":\"rlxwait\",\"channel_type\":\"memory\",\"channel_ids\":[0,1]}", 1, NOP, ""},
     {'p', "\"type\":\"i\",\"index\":2", 1, "\"type\":\"i\",\"index\":3",
      "gpu 1, threadblock 0, op 11 (re) adds chunk 3 of the message to chunk 2"},
