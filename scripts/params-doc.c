@@ -38,7 +38,7 @@ static void text_row(const char *name, const char *def, const char *help) {
   row(name, "text", def ? def : "unset", help);
 }
 
-static void word_row(const char *name, const char *words, const char *help) { row(name, words, "unset", help); }
+static void word_row(const char *name, const char *word, const char *help) { row(name, word, "unset", help); }
 
 static void int_row(const char *name, long long def, long long min, long long max, const char *unit, const char *help) {
   char range[96], def_text[32];
@@ -52,7 +52,7 @@ static const char about[] =
     "/etc/nccl.conf, else it is the default.  The files hold NAME=value lines; # starts a comment.\n"
     "All are read at the first call of the library, and again when a communicator is made after a variable has changed.\n"
     "\n"
-    "Values.  A number out of range, or a word that is none of those in the table, is reported at WARN once a process, and the\n"
+    "Values.  A number out of range, or another word than the one in the table, is reported at WARN once a process, and the\n"
     "default used.  A text that would make the program do something else than asked is an error when a communicator is made\n"
     "(ncclInvalidArgument, ncclInvalidUsage): a name of no algorithm, interface, family, level or network, a list without a\n"
     "name in it, a file that cannot be read.\n"
@@ -73,7 +73,7 @@ int main(int argc, char **argv) {
            about);
 #define HK_PARAM_INT(id, name, def, min, max, unit, help) int_row(name, def, min, max, unit, help);
 #define HK_PARAM_STR(id, name, def, help) text_row(name, def, help);
-#define HK_PARAM_WORD(id, name, words, help) word_row(name, words, help);
+#define HK_PARAM_WORD(id, name, word, help) word_row(name, word, help);
 #include "../src/base/params.def"
   return 0;
 }

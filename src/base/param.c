@@ -18,7 +18,7 @@
 #include "status.h"
 
 typedef struct row {
-  const char *name, *unit, *help, *str_def, *words;
+  const char *name, *unit, *help, *str_def, *word; /* word: the only value */
   int is_string;
   int64_t def, min, max;
 } row;
@@ -27,7 +27,7 @@ static const row rows[HK_P_COUNT] = {
 #define HK_PARAM_INT(id, n, d, lo, hi, u, h)                                                                           \
   [HK_P_##id] = {.name = n, .unit = u, .help = h, .def = d, .min = lo, .max = hi},
 #define HK_PARAM_STR(id, n, d, h) [HK_P_##id] = {.name = n, .unit = "", .help = h, .str_def = d, .is_string = 1},
-#define HK_PARAM_WORD(id, n, w, h) [HK_P_##id] = {.name = n, .unit = "", .help = h, .words = w, .is_string = 1},
+#define HK_PARAM_WORD(id, n, w, h) [HK_P_##id] = {.name = n, .unit = "", .help = h, .word = w, .is_string = 1},
 #include "params.def"
 #undef HK_PARAM_INT
 #undef HK_PARAM_STR
@@ -279,17 +279,12 @@ static int64_t param_fitting(int id, int64_t value) {
   return fits;
 }
 
-/* True if the text is one of the row's words; else adds a complaint. */
-static int param_parse_word(const row *r, const char *text, const char *origin) {
-  size_t n = strlen(text);
-  for (const char *w = r->words; *w;) {
-    size_t length = strcspn(w, " ");
-    if (length == n && !strncmp(w, text, n)) return 1;
-    w += length + (w[length] == ' ');
-  }
-  param_complain(HK_LOG_WARN, "%s=%.100s (%.200s) is not known, and is ignored; the values are: %s", r->name, text,
-                 origin, r->words);
-  return 0;
+/* True if the text is the row's word; else adds a complaint. */
+static bool param_parse_word(const row *r, const char *text, const char *origin) {
+  if (!strcmp(r->word, text)) return true;
+  param_complain(HK_LOG_WARN, "%s=%.100s (%.200s) is not known, and is ignored; the only value is: %s", r->name, text,
+                 origin, r->word);
+  return false;
 }
 
 /* Sets the slot size to NCCL_BUFFSIZE divided by the number of slots, within the limits of the slot size. */
@@ -307,7 +302,7 @@ static void param_set_row(int id) {
   const char *origin, *text = param_lookup(r->name, &origin);
   int64_t value = r->def;
   if (r->is_string) {
-    if (!text || !text[0] || (r->words && !param_parse_word(r, text, origin))) text = r->str_def, origin = "default";
+    if (!text || !text[0] || (r->word && !param_parse_word(r, text, origin))) text = r->str_def, origin = "default";
   } else if (!text || !text[0] || !param_parse_int(r, text, origin, &value)) {
     origin = param_share_of_buffer(id, &value) ? "NCCL_BUFFSIZE" : "default";
   }
