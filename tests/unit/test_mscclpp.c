@@ -70,6 +70,8 @@ static const struct {
     {'p', "\"protocol\":\"Simple\"", 1, "\"protocol\":\"LL128\"", "\"protocol\" is \"LL128\""},
     {'p', "\"input_chunks\":6", 1, "\"input_chunks\":7",
      "gpus[0]: 7 chunks in and 6 out are not those of AllReduce of 3 gpus"},
+    {'p', "\"output_chunks\":6", 2, "\"output_chunks\":3",
+     "gpus[1]: it has 6 chunks in and 3 out, and gpu 0 has 6 and 6"},
     {'p', "\"threadblocks\"", 1, "\"blocks\"", "gpus[0]: \"threadblocks\" is missing"},
     {'p', "\"connected_to\":[1,2", 1, "\"connected_to\":[1,0", "gpu 0 has a channel to itself"},
     {'p', "\"connected_to\":[1,2", 1, "\"connected_to\":[1,1",

@@ -4,6 +4,7 @@
 #include <sys/uio.h>
 #include "../../src/base/status.h"
 #include "../../src/base/sysfs.h"
+#include "../../src/topo/xid.h"
 #include "../support/fake_machine.h"
 #include "../support/suite.h"
 
@@ -183,6 +184,21 @@ TEST(sorts_by_pci) {
   char *none[1] = {NULL};
   hk_sysfs_sort_by_pci(scratch_folder, "/sys/class/c", none);
   hk_sysfs_sort_by_pci(scratch_folder, "/sys/class/c", NULL);
+}
+
+/* Errors of more devices than there is room for are left out; one that is known counts on. */
+TEST(xids) {
+  static hk_xid got[HK_XIDS + 1];
+  static char log[(HK_XIDS + 3) * 80];
+  int at = 0;
+  for (int i = 0; i < HK_XIDS + 3; i++)
+    at += sprintf(log + at, "4,7,%d,-;NVRM: Xid (PCI:0000:%02x:00): 79, pid=1, fell off\n", i, i % (HK_XIDS + 1));
+  fm_file("dev/kmsg", "%s", log);
+  got[HK_XIDS].number = -1;
+  ck_assert_int_eq(hk_xid_read(scratch_folder, got), HK_XIDS);
+  ck_assert_int_eq(got[HK_XIDS].number, -1);
+  ck_assert(got[1].number == 79 && got[1].times == 2 && got[2].times == 1 && !got[1].nvswitch);
+  ck_assert_str_eq(got[1].bus, "0000:01:00");
 }
 
 int main(void) { return suite_main("root", .setup = scratch_make, .teardown = scratch_remove); }
