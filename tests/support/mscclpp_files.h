@@ -10,6 +10,7 @@ typedef struct mscclpp_writer {
   char *text;
   size_t bytes;
   int n, parts, gpu, block; /* a thread block for each part of a message */
+  const char *channels;     /* "memory" or "port" */
 } mscclpp_writer;
 
 /* The place of rank `other` among the other ranks of `rank`. */
@@ -17,7 +18,7 @@ static inline int mscclpp_slot(int rank, int other) { return other < rank ? othe
 
 static inline void mscclpp_begin(mscclpp_writer *w, const char *coll, const char *protocol, int in_place, int n,
                                  int parts) {
-  *w = (mscclpp_writer){.n = n, .parts = parts};
+  *w = (mscclpp_writer){.n = n, .parts = parts, .channels = "memory"};
   w->f = open_memstream(&w->text, &w->bytes);
   if (!w->f) abort();
   fprintf(w->f,
@@ -26,13 +27,13 @@ static inline void mscclpp_begin(mscclpp_writer *w, const char *coll, const char
           coll, protocol, in_place ? "true" : "false");
 }
 
-/* Begins a gpu: each thread block has a memory channel to each peer, and reaches buffer `type` of each peer, and
+/* Begins a gpu: each thread block has a channel to each peer, and reaches buffer `type` of each peer, and
  * scratch. */
 static inline void mscclpp_gpu(mscclpp_writer *w, int gpu, int in, int out, int scratch, const char *type) {
   w->gpu = gpu;
   fprintf(w->f, "%s{\"id\":%d,\"input_chunks\":%d,\"output_chunks\":%d,\"scratch_chunks\":%d,\n", gpu ? "]},\n" : "",
           gpu, in, out, scratch);
-  fputs("\"channels\":[{\"channel_type\":\"memory\",\"connected_to\":[", w->f);
+  fprintf(w->f, "\"channels\":[{\"channel_type\":\"%s\",\"connected_to\":[", w->channels);
   for (int p = 0; p < w->parts; p++)
     for (int k = 0; k < w->n - 1; k++) fprintf(w->f, "%s%d", p + k ? "," : "", k < gpu ? k : k + 1);
   fprintf(w->f, "]},\n{\"channel_type\":\"switch\",\"buffer_type\":\"%s\",\"rank_groups\":[{\"size\":%d,\"ranks\":[",
@@ -41,8 +42,8 @@ static inline void mscclpp_gpu(mscclpp_writer *w, int gpu, int in, int out, int 
   fputs("]}]}],\n\"remote_buffers\":[", w->f);
   for (int k = 0; k < w->n - 1; k++)
     for (int s = 0; s < 2; s++)
-      fprintf(w->f, "%s{\"rank\":%d,\"type\":\"%s\",\"access_channel_types\":[\"memory\"]}", k + s ? "," : "",
-              k < gpu ? k : k + 1, s ? "s" : type);
+      fprintf(w->f, "%s{\"rank\":%d,\"type\":\"%s\",\"access_channel_types\":[\"%s\"]}", k + s ? "," : "",
+              k < gpu ? k : k + 1, s ? "s" : type, w->channels);
   fputs("],\n\"semaphores\":[", w->f);
   for (int p = 0; p < w->parts; p++) fprintf(w->f, "%s{\"init_value\":0}", p ? "," : "");
   fputs("],\n\"threadblocks\":[\n", w->f);
@@ -50,11 +51,11 @@ static inline void mscclpp_gpu(mscclpp_writer *w, int gpu, int in, int out, int 
 
 static inline void mscclpp_block(mscclpp_writer *w, int block) {
   w->block = block;
-  fprintf(w->f, "%s{\"id\":%d,\n\"channels\":[{\"channel_type\":\"memory\",\"channel_ids\":[", block ? ",\n" : "",
-          block);
+  fprintf(w->f, "%s{\"id\":%d,\n\"channels\":[{\"channel_type\":\"%s\",\"channel_ids\":[", block ? ",\n" : "", block,
+          w->channels);
   for (int k = 0; k < w->n - 1; k++) fprintf(w->f, "%s%d", k ? "," : "", block * (w->n - 1) + k);
   fputs("]},{\"channel_type\":\"switch\",\"channel_ids\":[0]}],\n", w->f);
-  fputs("\"remote_buffer_refs\":[{\"access_channel_type\":\"memory\",\"remote_buffer_ids\":[", w->f);
+  fprintf(w->f, "\"remote_buffer_refs\":[{\"access_channel_type\":\"%s\",\"remote_buffer_ids\":[", w->channels);
   for (int k = 0; k < 2 * (w->n - 1); k++) fprintf(w->f, "%s%d", k ? "," : "", k);
   fputs("]}],\n\"ops\":[\n {\"name\":\"nop\"}", w->f);
 }
@@ -78,6 +79,12 @@ static inline void mscclpp_remote(mscclpp_writer *w, int rank, int scratch, int 
 static inline void mscclpp_done(mscclpp_writer *w, const char *more) {
   fprintf(w->f, "],\"channel_type\":\"memory\"%s}", more);
 }
+/* Ends a put to the rank: one by a port names its channel. */
+static inline void mscclpp_put_to(mscclpp_writer *w, int rank) {
+  fprintf(w->f, "],\"channel_type\":\"%s\"", w->channels);
+  if (w->channels[0] == 'p') fprintf(w->f, ",\"channel_ids\":[%d]", mscclpp_slot(w->gpu, rank));
+  fputs("}", w->f);
+}
 static inline void mscclpp_nop(mscclpp_writer *w) { fputs(",\n {\"name\":\"nop\"}", w->f); }
 /* Signals all peers, and waits for all. */
 static inline void mscclpp_meet(mscclpp_writer *w, const char *signal, const char *wait) {
@@ -85,7 +92,7 @@ static inline void mscclpp_meet(mscclpp_writer *w, const char *signal, const cha
   mscclpp_nop(w);
   for (int k = 0; k < 2; k++) {
     mscclpp_op(w, names[k]);
-    fputs(",\"channel_type\":\"memory\",\"channel_ids\":[", w->f);
+    fprintf(w->f, ",\"channel_type\":\"%s\",\"channel_ids\":[", w->channels);
     for (int c = 0; c < w->n - 1; c++) fprintf(w->f, "%s%d", c ? "," : "", c);
     fputs("]}", w->f);
   }
@@ -128,15 +135,17 @@ static inline char *mscclpp_packets(int n, int parts) {
 }
 
 /* The same by puts into scratch memory. gate: how thread blocks learn that all gpus have begun: each meets the others
- * itself (0), or the first one does and passes a barrier with the others (1), or releases semaphores (2). */
+ * itself (0), or the first one does and passes a barrier with the others (1), or releases semaphores (2). 3: as 0, by
+ * ports. */
 static inline char *mscclpp_puts(int n, int parts, int gate) {
   mscclpp_writer w;
   mscclpp_begin(&w, "allreduce", "Simple", 1, n, parts);
+  if (gate == 3) w.channels = "port";
   for (int r = 0; r < n; r++) {
     mscclpp_gpu(&w, r, n * parts, n * parts, (n - 1) * parts, "i");
     for (int p = 0; p < parts; p++) {
       mscclpp_block(&w, p);
-      if (!gate || !p) mscclpp_meet(&w, "rlxsignal", "rlxwait");
+      if (gate == 3 || !gate || !p) mscclpp_meet(&w, "rlxsignal", "rlxwait");
       if (gate == 1) fprintf(w.f, ",\n {\"name\":\"barrier\",\"barrier_id\":0,\"num_threadblocks\":%d}", parts);
       if (gate == 2 && !p && parts > 1) {
         mscclpp_op(&w, "sem_release");
@@ -149,7 +158,7 @@ static inline char *mscclpp_puts(int n, int parts, int gate) {
         mscclpp_op(&w, "put");
         mscclpp_from(&w, 1), mscclpp_local(&w, "i", q * parts + p);
         mscclpp_to(&w, 1), mscclpp_remote(&w, q, 1, mscclpp_slot(q, r) * parts + p);
-        mscclpp_done(&w, "");
+        mscclpp_put_to(&w, q);
       }
       mscclpp_meet(&w, "signal", "wait");
       mscclpp_op(&w, "re");
@@ -163,7 +172,7 @@ static inline char *mscclpp_puts(int n, int parts, int gate) {
         mscclpp_op(&w, "put");
         mscclpp_from(&w, 1), mscclpp_local(&w, "i", r * parts + p);
         mscclpp_to(&w, 1), mscclpp_remote(&w, q, 0, r * parts + p);
-        mscclpp_done(&w, "");
+        mscclpp_put_to(&w, q);
       }
       mscclpp_meet(&w, "signal", "wait");
       mscclpp_end_block(&w);

@@ -27,7 +27,7 @@ TEST_RANGE(plans, 2, 9) {
   const int n = _i;
   for (int parts = 1; parts < 4; parts++) {
     proved(mscclpp_packets(n, parts), n, 1, "packets");
-    for (int gate = 0; gate < 3; gate++) proved(mscclpp_puts(n, parts, gate), n, 1, "puts");
+    for (int gate = 0; gate < 4; gate++) proved(mscclpp_puts(n, parts, gate), n, 1, "puts");
     for (int get = 0; get < 2; get++) {
       proved(mscclpp_direct(n, parts, 0, get), n, 1, get ? "allgather by gets" : "allgather by puts");
       proved(mscclpp_direct(n, parts, 1, get), n, 1, get ? "alltoall by gets" : "alltoall by puts");
@@ -60,7 +60,8 @@ TEST(calls) {
        "\"size\":1},{\"type\":\"s\",\"index\":2,\"size\":1}],\"dst_buff\":[{\"type\":\"i\",\"index\":0,\"size\":1}],"  \
        "\"channel_type\":\"memory\",\"reduce_op\":\"sum\"}"
 static const struct {
-  char kind; /* k: packets; p: puts; b: with a barrier; s: with semaphores; r: reads; g: allgather; a: alltoall */
+  char
+      kind; /* k: packets; p: puts; o: by ports; b: with a barrier; s: with semaphores; r: reads; g: allgather; a: alltoall */
   const char *what;
   int n;
   const char *by, *error;
@@ -78,6 +79,11 @@ static const struct {
      "ops[2]: gpu 1 has no channel to gpu 0 that is the other end of this one"},
     {'p', "\"name\":\"put\"", 1, "\"name\":\"glre\"",
      "gpus[0].threadblocks[0].ops[5]: \"name\" is \"glre\", which is no operation that MSCCL++ runs"},
+    {'o', "\"port\",\"channel_ids\":[1]}", 1, "\"port\",\"channel_ids\":[0]}",
+     "ops[6]: channel 0 leads to gpu 1, and the destination is in gpu 2"},
+    {'o', "\"port\",\"channel_ids\":[1]}", 1, "\"port\",\"channel_ids\":[0,1]}",
+     "ops[6]: 2 channels for 1 destinations"},
+    {'o', "\"name\":\"put\"", 1, "\"name\":\"get\"", "ops[5]: get is not for channels of the type port"},
     {'p', "\"name\":\"put\"", 1, "\"name\":\"pws\"", "ops[5]: pws is for channels of the type port"},
     {'p', "\"index\":2,\"size\":1", 1, "\"index\":2,\"size\":2", "a buffer has 1 chunks, and another 2"},
     {'p', "\"index\":2,\"size\":1", 1, "\"index\":6,\"size\":1",
@@ -140,6 +146,7 @@ static char *plan(char kind, int n, int parts) {
     case 'g': return mscclpp_direct(n, parts, 0, 0);
     case 'a': return mscclpp_direct(n, parts, 1, 0);
     case 't': return mscclpp_direct(n, parts, 1, 1);
+    case 'o': return mscclpp_puts(n, parts, 3);
     default: return mscclpp_puts(n, parts, 0);
   }
 }
