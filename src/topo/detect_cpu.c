@@ -195,7 +195,7 @@ static hk_status detect_cpu_link_cpus(hk_detect_scan *s) {
       float gbps = hk_cpu_link_gbps(x);
       if (package >= 0 && package == detect_cpu_package_of(s, y->mask) && x->memory_gbps / 2 > gbps)
         gbps = x->memory_gbps / 2;
-      HK_OR_RETURN(hk_topo_link(s->t, a, b, HK_EDGE_SYS, 1, gbps, hk_link_us(HK_EDGE_SYS, false)));
+      HK_OR_RETURN(hk_topo_link_usual(s->t, a, b, HK_EDGE_SYS, 1, gbps));
     }
   return HK_OK;
 }

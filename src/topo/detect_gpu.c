@@ -105,22 +105,19 @@ static hk_status detect_gpu_place_links(hk_detect_scan *s, const hk_gpu_seen *g,
   float each = hk_nvlink_gbps(g->sm);
   if (each <= 0) each = hk_nvlink_gbps(70);
   for (int i = 0; i < g->nfars; i++) {
-    int links = g->far[i].links;
-    float gbps = (g->far[i].gbps > 0 ? g->far[i].gbps : each) * (float)links;
-    if (g->far[i].kind == HK_FAR_SWITCH) {
+    const hk_gpu_link_end *far = &g->far[i];
+    uint32_t other;
+    if (far->kind == HK_FAR_SWITCH) {
       if (*nvs == HK_NO_NODE) HK_OR_RETURN(hk_topo_add(s->t, HK_NODE_NVS, 0, nvs));
-      HK_OR_RETURN(
-          hk_topo_link(s->t, me, *nvs, HK_EDGE_NVLINK, (unsigned)links, gbps, hk_link_us(HK_EDGE_NVLINK, false)));
-    } else if (g->far[i].kind == HK_FAR_CPU) {
-      uint32_t cpu = hk_scan_cpu_of(s, s->t->nodes[me].numa);
-      HK_OR_RETURN(
-          hk_topo_link(s->t, me, cpu, HK_EDGE_NVLINK, (unsigned)links, gbps, hk_link_us(HK_EDGE_NVLINK, true)));
+      other = *nvs;
+    } else if (far->kind == HK_FAR_CPU) {
+      other = hk_scan_cpu_of(s, s->t->nodes[me].numa);
     } else {
-      uint32_t other = detect_gpu_node_of(s, g->far[i].id);
+      other = detect_gpu_node_of(s, far->id);
       if (other == HK_NO_NODE || other <= me) continue;
-      HK_OR_RETURN(
-          hk_topo_link(s->t, me, other, HK_EDGE_NVLINK, (unsigned)links, gbps, hk_link_us(HK_EDGE_NVLINK, true)));
     }
+    const float gbps = (far->gbps > 0 ? far->gbps : each) * (float)far->links;
+    HK_OR_RETURN(hk_topo_link_usual(s->t, me, other, HK_EDGE_NVLINK, (unsigned)far->links, gbps));
   }
   return HK_OK;
 }
@@ -158,8 +155,7 @@ hk_status hk_scan_gpu_place(hk_detect_scan *s) {
                            .fabric = g->fabric};
     if (!(g->memory_gbps > 0)) hk_gpu_part_like(n, &n->gpu.memory_gbps);
     uint32_t cpu = hk_scan_cpu_of(s, n->numa);
-    if (g->c2c_gbps > 0)
-      HK_OR_RETURN(hk_topo_link(s->t, node, cpu, HK_EDGE_C2C, 1, g->c2c_gbps, hk_link_us(HK_EDGE_C2C, true)));
+    if (g->c2c_gbps > 0) HK_OR_RETURN(hk_topo_link_usual(s->t, node, cpu, HK_EDGE_C2C, 1, g->c2c_gbps));
   }
   for (int i = 0; i < s->ngpu; i++) HK_OR_RETURN(detect_gpu_place_links(s, &s->gpu[i], &nvs));
   return detect_gpu_remark_links_down(s);

@@ -101,3 +101,8 @@ float hk_link_us(hk_edge_kind kind, bool direct) {
   }
   return 0;
 }
+
+hk_status hk_topo_link_usual(hk_topo *t, uint32_t a, uint32_t b, hk_edge_kind kind, unsigned count, float gbps) {
+  const bool direct = t->nodes[a].kind != HK_NODE_NVS && t->nodes[b].kind != HK_NODE_NVS;
+  return hk_topo_link(t, a, b, kind, count, gbps, hk_link_us(kind, direct));
+}

@@ -51,3 +51,5 @@ float hk_port_gbps(float mbps);
 float hk_pci_gts(int gen);
 /* What crossing a link adds to the latency; `direct`: an NVLink without a switch. */
 float hk_link_us(hk_edge_kind kind, bool direct);
+/* hk_topo_link with that latency. */
+hk_status hk_topo_link_usual(hk_topo *t, uint32_t a, uint32_t b, hk_edge_kind kind, unsigned count, float gbps);
