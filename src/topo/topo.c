@@ -324,15 +324,10 @@ hk_status hk_topo_finish(hk_topo *t) {
 }
 
 uint32_t hk_topo_find(const hk_topo *t, hk_node_kind kind, uint64_t id) {
-  uint32_t low = t->first_of[kind], high = t->first_of[kind + 1];
-  while (low < high) {
-    uint32_t middle = low + (high - low) / 2;
-    if (t->nodes[middle].id == id) return middle;
-    if (t->nodes[middle].id < id)
-      low = middle + 1;
-    else
-      high = middle;
-  }
+  const bool sorted = topo_finished(t);
+  const uint32_t first = sorted ? t->first_of[kind] : 0, end = sorted ? t->first_of[kind + 1] : t->nnodes;
+  for (uint32_t i = first; i < end; i++)
+    if (t->nodes[i].kind == kind && t->nodes[i].id == id) return i;
   return UINT32_MAX;
 }
 

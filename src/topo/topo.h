@@ -119,7 +119,7 @@ hk_status hk_topo_remark(hk_topo *t, const char *format, ...) __attribute__((for
  * hashes. Afterwards the topology is constant. */
 hk_status hk_topo_finish(hk_topo *t);
 static inline uint32_t hk_topo_count(const hk_topo *t, hk_node_kind k) { return t->first_of[k + 1] - t->first_of[k]; }
-/* Index of the node, or UINT32_MAX. */
+/* Index of the node, or UINT32_MAX. Before hk_topo_finish, too. */
 uint32_t hk_topo_find(const hk_topo *t, hk_node_kind kind, uint64_t id);
 
 /* "0000:1b:00.0" or "1b:00.0" to domain << 20 | bus << 12 | device << 4 | function and back; text needs 24 bytes. */

@@ -78,23 +78,6 @@ static void xml_graph_read_channel(reader *b, const hk_xml_node *xml, hk_channel
     hk_xml_say(b->r, xml, true, "this channel passes %d of %d ranks; it must pass each once", n, b->what->nranks);
 }
 
-static hk_status xml_graph_new_channels(hk_channels **out, hk_pattern pattern, int nranks, int nchannels) {
-  hk_channels *c = calloc(1, sizeof *c);
-  *out = c;
-  if (!c) return HK_FAIL_ERRNO("no memory for channels");
-  c->pattern = (uint8_t)pattern;
-  c->nranks = nranks;
-  c->at = calloc((size_t)nchannels, sizeof *c->at);
-  if (!c->at) return HK_FAIL_ERRNO("no memory for channels");
-  for (int i = 0; i < nchannels; i++) {
-    c->at[i].net_in = c->at[i].net_out = UINT32_MAX;
-    c->at[i].order = calloc((size_t)nranks, sizeof *c->at[i].order);
-    c->nchannels = i + 1;
-    if (!c->at[i].order) return HK_FAIL_ERRNO("no memory for channels");
-  }
-  return HK_OK;
-}
-
 static void xml_graph_read_class(hk_xml_report *r, const hk_xml_node *xml, const char *name, uint8_t *out) {
   const char *text = hk_xml_get(xml, name);
   hk_path_class cls;
@@ -115,7 +98,7 @@ static hk_status xml_graph_read_graph(reader *b, const hk_xml_node *xml, hk_patt
   }
   if (hk_xml_int(b->r, xml, "nchannels", false, 0, 65535, &stated) && stated != n)
     hk_xml_say(b->r, xml, false, "nchannels=\"%ld\", but there are %d <channel>", stated, n);
-  HK_OR_RETURN(xml_graph_new_channels(&b->c, pattern, b->what->nranks, n));
+  HK_OR_RETURN(hk_channels_new(&b->c, pattern, b->what->nranks, n));
   xml_graph_read_class(b->r, xml, "typeintra", &b->c->intra_cls);
   xml_graph_read_class(b->r, xml, "typeinter", &b->c->inter_cls);
   hk_xml_float(b->r, xml, "speedintra", false, 0, 1e6f, &b->c->intra_gbps);

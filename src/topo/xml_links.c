@@ -34,8 +34,8 @@ static void xml_links_find_peer(reader *b, link_row *row) {
     hk_xml_say(b->r, row->xml, true, "<%s> needs a target, the PCI address of the other end", name);
     return;
   }
-  uint32_t gpu = hk_xml_index(b->t, HK_NODE_GPU, id + row->bus); /* of the same host, or of another one */
-  if (gpu == UINT32_MAX) gpu = hk_xml_index(b->t, HK_NODE_GPU, id);
+  uint32_t gpu = hk_topo_find(b->t, HK_NODE_GPU, id + row->bus); /* of the same host, or of another one */
+  if (gpu == UINT32_MAX) gpu = hk_topo_find(b->t, HK_NODE_GPU, id);
   if (gpu == row->gpu) /* Azure's file for NC A100 v4 has them */
     hk_xml_say(b->r, row->xml, false, "<%s> of a GPU to itself: left out", name);
   else if (gpu != UINT32_MAX)

@@ -87,6 +87,11 @@ const char *hk_xml_get(const hk_xml_node *n, const char *name) {
   return NULL;
 }
 
+const char *hk_xml_text(const hk_xml_node *n, const char *name) {
+  const char *value = hk_xml_get(n, name);
+  return value ? value : "";
+}
+
 const hk_xml_node *hk_xml_child(const hk_xml_node *n, const char *name) {
   for (const hk_xml_node *c = n->first; c; c = c->next)
     if (!strcmp(c->name, name)) return c;

@@ -59,7 +59,8 @@ void hk_xml_free(hk_xml_tree *t);
 hk_status hk_xml_new(hk_xml_tree **out); /* without elements */
 hk_status hk_xml_print(const hk_xml_tree *t, FILE *to);
 
-const char *hk_xml_get(const hk_xml_node *n, const char *name); /* NULL: not present */
+const char *hk_xml_get(const hk_xml_node *n, const char *name);  /* NULL: not present */
+const char *hk_xml_text(const hk_xml_node *n, const char *name); /* "": not present */
 void hk_xml_set(hk_xml_tree *t, hk_xml_node *n, const char *name, const char *value);
 void hk_xml_set_number(hk_xml_tree *t, hk_xml_node *n, const char *name, float value);
 /* Sets attributes whose values have no spaces: "numaid=%d arch=%s". */
