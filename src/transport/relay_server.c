@@ -212,7 +212,7 @@ static void relay_server_step(hk_relay_server *s, served *v, bool looks) {
 
 static void relay_server_take_arrived(hk_relay_server *s) {
   uint64_t count;
-  if (read(s->bell, &count, sizeof count) < 0) return;
+  (void)!read(s->bell, &count, sizeof count); /* it may be empty */
   pthread_mutex_lock(&s->lock);
   served *v = s->arrived;
   s->arrived = NULL;
@@ -376,12 +376,7 @@ void hk_relay_server_end(hk_relay_server *s) {
   atomic_store(&s->stop, HK_ERR_REMOTE);
   (void)!write(s->bell, &one, sizeof one); /* it can only be full, and then the thread is awake */
   if (s->running) pthread_join(s->thread, NULL);
-  while (s->arrived) {
-    served *v = s->arrived;
-    s->arrived = v->next;
-    v->next = s->ends;
-    s->ends = v;
-  }
+  relay_server_take_arrived(s);
   while (s->ends) relay_server_drop(s, s->ends);
   if (s->net) hk_transport_net.detach(s->net);
   if (s->epoll >= 0) close(s->epoll);
