@@ -91,7 +91,7 @@ static void xml_graph_read_class(hk_xml_report *r, const hk_xml_node *xml, const
 static hk_status xml_graph_read_graph(reader *b, const hk_xml_node *xml, hk_pattern pattern) {
   long stated = 0;
   int n = 0;
-  for (const hk_xml_node *x = xml->first; x; x = x->next) n += !strcmp(x->name, "channel");
+  for (const hk_xml_node *x = hk_xml_child(xml, "channel"); x; x = hk_xml_next(x)) n++;
   if (n < 1 || n > HK_CHANNEL_LIMIT) {
     hk_xml_say(b->r, xml, true, "a <graph> with %d channels; 1 to %d are possible", n, HK_CHANNEL_LIMIT);
     return HK_OK;
@@ -105,8 +105,8 @@ static hk_status xml_graph_read_graph(reader *b, const hk_xml_node *xml, hk_patt
   hk_xml_float(b->r, xml, "speedinter", false, 0, 1e6f, &b->c->inter_gbps);
   hk_xml_float(b->r, xml, "hk_us", false, 0, 1e6f, &b->c->us);
   n = 0;
-  for (const hk_xml_node *x = xml->first; x; x = x->next)
-    if (!strcmp(x->name, "channel")) xml_graph_read_channel(b, x, &b->c->at[n++]);
+  for (const hk_xml_node *x = hk_xml_child(xml, "channel"); x; x = hk_xml_next(x))
+    xml_graph_read_channel(b, x, &b->c->at[n++]);
   b->c->hash = hk_channels_hash(b->c);
   return HK_OK;
 }
@@ -120,15 +120,12 @@ static hk_status xml_graph_read_graphs(reader *b, const hk_xml_node *root, hk_pa
   if (hk_xml_int(b->r, root, "version", true, 0, 1000000, &v) && v != 1)
     hk_xml_say(b->r, root, true, "version %ld of the graph XML; only version 1 is known", v);
   hk_xml_check_names(b->r, root);
-  for (const hk_xml_node *x = root->first; x; x = x->next) {
-    if (strcmp(x->name, "graph") || !hk_xml_int(b->r, x, "pattern", true, 0, 100, &v)) continue;
-    if (!xml_graph_is_pattern(v, pattern)) continue;
-    if (!b->c) {
-      hk_status rc = xml_graph_read_graph(b, x, pattern);
-      if (rc != HK_OK) return rc;
-    } else {
+  for (const hk_xml_node *x = hk_xml_child(root, "graph"); x; x = hk_xml_next(x)) {
+    if (!hk_xml_int(b->r, x, "pattern", true, 0, 100, &v) || !xml_graph_is_pattern(v, pattern)) continue;
+    if (b->c)
       hk_xml_say(b->r, x, false, "a second <graph> of this pattern is ignored");
-    }
+    else
+      HK_OR_RETURN(xml_graph_read_graph(b, x, pattern));
   }
   return HK_OK;
 }

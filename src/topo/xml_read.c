@@ -81,12 +81,11 @@ static int xml_read_host_of(reader *b, const hk_xml_node *cpu) {
 static void xml_read_find_hosts(reader *b, const hk_xml_node *system) {
   int owner[HK_XML_CPUS];
   for (int i = 0; i < HK_XML_CPUS; i++) owner[i] = -1;
-  for (const hk_xml_node *x = system->first; x; x = x->next) {
-    long numa = strcmp(x->name, "cpu") ? -1 : strtol(hk_xml_text(x, "numaid"), NULL, 0);
+  for (const hk_xml_node *x = hk_xml_child(system, "cpu"); x; x = hk_xml_next(x)) {
+    long numa = strtol(hk_xml_text(x, "numaid"), NULL, 0);
     if (numa >= b->no_numa && numa < HK_XML_CPUS - 1) b->no_numa = (int)numa + 1;
   }
-  for (const hk_xml_node *x = system->first; x; x = x->next) {
-    if (strcmp(x->name, "cpu")) continue;
+  for (const hk_xml_node *x = hk_xml_child(system, "cpu"); x; x = hk_xml_next(x)) {
     long numa = strtol(hk_xml_text(x, "numaid"), NULL, 0);
     int host = xml_read_host_of(b, x);
     if (numa < 0) numa = b->no_numa;
@@ -211,8 +210,8 @@ static void xml_read_join_cpus(reader *b, const hk_xml_node *system) {
     xml_read_know_cpu(b, cpu);
     for (uint32_t k = 0; k < i; k++)
       if (b->cpu[k].host == cpu->host) xml_read_join_pair(b, &b->cpu[k], cpu, !named);
-    for (const hk_xml_node *c = cpu->xml->first; c && named; c = c->next)
-      if (!strcmp(c->name, "hk_link")) read_cpu_link(b, c, cpu->node);
+    for (const hk_xml_node *c = named ? hk_xml_child(cpu->xml, "hk_link") : NULL; c; c = hk_xml_next(c))
+      read_cpu_link(b, c, cpu->node);
   }
 }
 
@@ -294,7 +293,7 @@ static void read_gpu(reader *b, const hk_xml_node *pci, uint32_t index, uint32_t
     return;
   }
   int others = 0; /* slices of a GPU, as NCCL writes them since 2.29 */
-  for (const hk_xml_node *c = xml->next; c; c = c->next) others += !strcmp(c->name, "gpu");
+  for (const hk_xml_node *c = hk_xml_next(xml); c; c = hk_xml_next(c)) others++;
   if (others)
     hk_xml_say(b->r, xml, false, "%d more <gpu> in this <pci> (slices of the GPU) are ignored: the first one counts",
                others);
@@ -349,8 +348,7 @@ static void read_nic(reader *b, const hk_xml_node *xml, uint32_t nic) {
   const hk_xml_node *first = hk_xml_child(xml, "net");
   if (!name) name = first ? hk_xml_text(first, "name") : "";
   xml_read_take_text(b->t->nodes[nic].name, HK_NODE_NAME, name);
-  for (const hk_xml_node *c = xml->first; c; c = c->next)
-    if (!strcmp(c->name, "net")) read_net(b, c, nic);
+  for (const hk_xml_node *c = hk_xml_child(xml, "net"); c; c = hk_xml_next(c)) read_net(b, c, nic);
 }
 
 /* A NIC that is no PCI device is directly below its CPU. */
@@ -457,18 +455,16 @@ static void xml_read_check_hosts(reader *b, const hk_xml_node *system) {
 }
 
 static void read_system(reader *b, const hk_xml_node *system) {
-  bool any = false;
+  const hk_xml_node *first = hk_xml_child(system, "cpu");
   xml_read_find_hosts(b, system);
-  for (const hk_xml_node *x = system->first; x; x = x->next) {
-    if (strcmp(x->name, "cpu")) continue;
-    any = true;
+  for (const hk_xml_node *x = first; x; x = hk_xml_next(x)) {
     uint32_t cpu = read_cpu(b, x);
     for (const hk_xml_node *c = cpu == UINT32_MAX ? NULL : x->first; c; c = c->next) {
       if (!strcmp(c->name, "pci")) read_pci(b, c, cpu, cpu);
       if (!strcmp(c->name, "nic")) read_virtual_nic(b, c, cpu);
     }
   }
-  if (!any) hk_xml_say(b->r, system, true, "<system> without a <cpu>; every device belongs to one");
+  if (!first) hk_xml_say(b->r, system, true, "<system> without a <cpu>; every device belongs to one");
   xml_read_check_hosts(b, system);
   xml_read_join_cpus(b, system);
   hk_xml_join_links(b);

@@ -92,11 +92,12 @@ const char *hk_xml_text(const hk_xml_node *n, const char *name) {
   return value ? value : "";
 }
 
-const hk_xml_node *hk_xml_child(const hk_xml_node *n, const char *name) {
-  for (const hk_xml_node *c = n->first; c; c = c->next)
-    if (!strcmp(c->name, name)) return c;
-  return NULL;
+static const hk_xml_node *xml_tree_named(const hk_xml_node *n, const char *name) {
+  while (n && strcmp(n->name, name) != 0) n = n->next;
+  return n;
 }
+const hk_xml_node *hk_xml_child(const hk_xml_node *n, const char *name) { return xml_tree_named(n->first, name); }
+const hk_xml_node *hk_xml_next(const hk_xml_node *n) { return xml_tree_named(n->next, n->name); }
 
 void hk_xml_set(hk_xml_tree *t, hk_xml_node *n, const char *name, const char *value) {
   hk_xml_attr **at = &n->attrs, *a;

@@ -71,6 +71,7 @@ hk_xml_node *hk_xml_add(hk_xml_tree *t, hk_xml_node *parent, const char *name);
 hk_xml_node *hk_xml_graft(hk_xml_tree *t, hk_xml_node *parent, const hk_xml_node *from, bool deep);
 void hk_xml_remove(hk_xml_node *n);
 const hk_xml_node *hk_xml_child(const hk_xml_node *n, const char *name); /* the first */
+const hk_xml_node *hk_xml_next(const hk_xml_node *n);                    /* the next one of the same name */
 
 /* Files have decimal points, whatever the user's locale. */
 float hk_xml_strtof(const char *text, char **end);
