@@ -161,8 +161,9 @@ typedef struct hk_cluster {
 /* Takes ownership of `t`, also on error. */
 hk_status hk_cluster_of(hk_cluster **out, hk_topo *t, int nhosts);
 void hk_cluster_free(hk_cluster *c);
+static inline int hk_cluster_kind(const hk_cluster *c, int host) { return c->kind_of ? c->kind_of[host] : 0; }
 static inline const hk_topo *hk_cluster_host(const hk_cluster *c, int host) {
-  return c->kinds[c->kind_of ? c->kind_of[host] : 0];
+  return c->kinds[hk_cluster_kind(c, host)];
 }
 
 /* Where a rank is: on a GPU, or on a CPU whose memory it uses. */
