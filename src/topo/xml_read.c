@@ -112,7 +112,7 @@ static void xml_read_enter_host(reader *b, int host) {
 /* --- CPUs --- */
 
 /* "000000ff,ffff0000": 32 bits a word, the highest first. */
-static void read_affinity(reader *b, const hk_xml_node *xml, hk_cpu_info *cpu) {
+static void xml_read_affinity(reader *b, const hk_xml_node *xml, hk_cpu_info *cpu) {
   const char *text = hk_xml_get(xml, "affinity");
   uint64_t digit_at = 0;
   if (!text) return;
@@ -141,7 +141,7 @@ static void read_affinity(reader *b, const hk_xml_node *xml, hk_cpu_info *cpu) {
   }
 }
 
-static uint32_t read_cpu(reader *b, const hk_xml_node *xml) {
+static uint32_t xml_read_cpu(reader *b, const hk_xml_node *xml) {
   long numa, v;
   if (!hk_xml_int(b->r, xml, "numaid", true, -1, HK_XML_CPUS - 1, &numa)) return UINT32_MAX;
   const int host = xml_read_host_of(b, xml);
@@ -161,14 +161,14 @@ static uint32_t read_cpu(reader *b, const hk_xml_node *xml) {
   if (hk_xml_int(b->r, xml, "familyid", false, -1, 65535, &v)) n->cpu.family = (int)v;
   if (!strcmp(n->cpu.vendor, HK_CPU_AMD) && n->cpu.family >= 0x80) n->cpu.family = 15 + (n->cpu.family >> 4);
   if (hk_xml_int(b->r, xml, "modelid", false, -1, 65535, &v)) n->cpu.model = (int)v;
-  read_affinity(b, xml, &n->cpu);
+  xml_read_affinity(b, xml, &n->cpu);
   if (hk_xml_int(b->r, xml, "hk_cores", false, 0, 65536, &v)) n->cpu.cores = (int)v;
   hk_xml_float(b->r, xml, "hk_memory", false, 0, 1e6f, &n->cpu.memory_gbps);
   return index;
 }
 
 /* A link that is named, for machines whose CPUs are not linked in the usual way. */
-static void read_cpu_link(reader *b, const hk_xml_node *xml, uint32_t cpu) {
+static void xml_read_cpu_link(reader *b, const hk_xml_node *xml, uint32_t cpu) {
   float gbps, us = hk_link_us(HK_EDGE_SYS, false);
   long v;
   if (!hk_xml_int(b->r, xml, "numaid", true, 0, HK_XML_CPUS - 1, &v)) return;
@@ -198,8 +198,7 @@ static void xml_read_join_pair(reader *b, const hk_xml_cpu *x, const hk_xml_cpu 
   for (int i = 0; i < HK_CPU_MASK_WORDS; i++) common |= (from->cpu.mask[i] & to->cpu.mask[i]) != 0;
   if (common)
     hk_xml_say(b->r, y->xml, false, "CPUs %d and %d list the same cores, which count twice", from->numa, to->numa);
-  if (link)
-    hk_xml_join(b, x->node, y->node, HK_EDGE_SYS, 1, hk_cpu_link_gbps(&from->cpu), hk_link_us(HK_EDGE_SYS, false));
+  if (link) hk_xml_join(b, x->node, y->node, HK_EDGE_SYS, 1, hk_cpu_link_gbps(&from->cpu), hk_link_us(HK_EDGE_SYS, false));
 }
 
 /* Links between CPUs: the named ones, or links among all of a host. */
@@ -211,7 +210,7 @@ static void xml_read_join_cpus(reader *b, const hk_xml_node *system) {
     for (uint32_t k = 0; k < i; k++)
       if (b->cpu[k].host == cpu->host) xml_read_join_pair(b, &b->cpu[k], cpu, !named);
     for (const hk_xml_node *c = named ? hk_xml_child(cpu->xml, "hk_link") : NULL; c; c = hk_xml_next(c))
-      read_cpu_link(b, c, cpu->node);
+      xml_read_cpu_link(b, c, cpu->node);
   }
 }
 
@@ -234,7 +233,7 @@ static int xml_read_width_of(reader *b, const hk_xml_node *xml, const char *name
   return v == 63 ? 0 : (int)v; /* 63: unknown in sysfs */
 }
 
-static void read_pci_info(reader *b, const hk_xml_node *xml, hk_pci_info *p) {
+static void xml_read_pci_info(reader *b, const hk_xml_node *xml, hk_pci_info *p) {
   uint64_t v;
   if (hk_xml_hex(b->r, xml, "class", 0xffffff, &v)) p->class_code = (uint32_t)v;
   if (hk_xml_hex(b->r, xml, "vendor", 0xffff, &v)) p->vendor = (uint16_t)v;
@@ -282,7 +281,7 @@ static void xml_read_know_gpu(hk_node *n, bool nameless) {
   if (nameless && n->pci.device) snprintf(n->name, sizeof n->name, "%s", part->name);
 }
 
-static void read_gpu(reader *b, const hk_xml_node *pci, uint32_t index, uint32_t cpu) {
+static void xml_read_gpu(reader *b, const hk_xml_node *pci, uint32_t index, uint32_t cpu) {
   const hk_xml_node *xml = hk_xml_child(pci, "gpu");
   hk_gpu_info *g = &b->t->nodes[index].gpu;
   long v;
@@ -314,7 +313,7 @@ static void read_gpu(reader *b, const hk_xml_node *pci, uint32_t index, uint32_t
       hk_xml_take_link(b, c, index, cpu);
 }
 
-static void read_net(reader *b, const hk_xml_node *xml, uint32_t nic) {
+static void xml_read_net(reader *b, const hk_xml_node *xml, uint32_t nic) {
   long v;
   uint64_t guid;
   if (hk_xml_get(xml, "net") && hk_xml_int(b->r, xml, "net", false, 0, 1, &v) && !v)
@@ -343,16 +342,16 @@ static void read_net(reader *b, const hk_xml_node *xml, uint32_t nic) {
   xml_read_join(b, xml, nic, index, HK_EDGE_PORT, hk_port_gbps(n->net.mbps), hk_link_us(HK_EDGE_PORT, false));
 }
 
-static void read_nic(reader *b, const hk_xml_node *xml, uint32_t nic) {
+static void xml_read_nic(reader *b, const hk_xml_node *xml, uint32_t nic) {
   const char *name = hk_xml_get(xml, "hk_name");
   const hk_xml_node *first = hk_xml_child(xml, "net");
   if (!name) name = first ? hk_xml_text(first, "name") : "";
   xml_read_take_text(b->t->nodes[nic].name, HK_NODE_NAME, name);
-  for (const hk_xml_node *c = hk_xml_child(xml, "net"); c; c = hk_xml_next(c)) read_net(b, c, nic);
+  for (const hk_xml_node *c = hk_xml_child(xml, "net"); c; c = hk_xml_next(c)) xml_read_net(b, c, nic);
 }
 
 /* A NIC that is no PCI device is directly below its CPU. */
-static void read_virtual_nic(reader *b, const hk_xml_node *xml, uint32_t cpu) {
+static void xml_read_virtual_nic(reader *b, const hk_xml_node *xml, uint32_t cpu) {
   uint64_t id = HK_NIC_VIRTUAL + (b->next_virtual++ << 12);
   if (hk_xml_get(xml, "hk_busid") && !hk_bus_id_parse(hk_xml_text(xml, "hk_busid"), &id))
     hk_xml_say(b->r, xml, true, "hk_busid=\"%.40s\" is not a PCI address", hk_xml_text(xml, "hk_busid"));
@@ -360,10 +359,10 @@ static void read_virtual_nic(reader *b, const hk_xml_node *xml, uint32_t cpu) {
   if (index == UINT32_MAX) return;
   b->t->nodes[index].numa = b->t->nodes[cpu].numa;
   xml_read_join(b, xml, cpu, index, HK_EDGE_PCI, HK_NIC_VIRTUAL_GBPS, 0);
-  read_nic(b, xml, index);
+  xml_read_nic(b, xml, index);
 }
 
-static void read_pci(reader *b, const hk_xml_node *xml, uint32_t cpu, uint32_t parent) {
+static void xml_read_pci(reader *b, const hk_xml_node *xml, uint32_t cpu, uint32_t parent) {
   const char *bus = hk_xml_get(xml, "busid");
   hk_pci_info info = {0};
   uint64_t id;
@@ -374,7 +373,7 @@ static void read_pci(reader *b, const hk_xml_node *xml, uint32_t cpu, uint32_t p
       hk_xml_say(b->r, xml, true, "<pci> needs the attribute busid");
     return;
   }
-  read_pci_info(b, xml, &info);
+  xml_read_pci_info(b, xml, &info);
   hk_node_kind kind = xml_read_kind_of(xml, info.class_code);
   uint32_t index = xml_read_add(b, xml, kind, id + b->add.bus);
   if (index == UINT32_MAX) return;
@@ -389,14 +388,14 @@ static void read_pci(reader *b, const hk_xml_node *xml, uint32_t cpu, uint32_t p
                : info.width ? "8 GT/s"
                             : "8 GT/s with 16 lanes");
   xml_read_join(b, xml, parent, index, HK_EDGE_PCI, hk_xml_pci_gbps(&info), hk_link_us(HK_EDGE_PCI, false));
-  if (kind == HK_NODE_GPU) read_gpu(b, xml, index, cpu);
+  if (kind == HK_NODE_GPU) xml_read_gpu(b, xml, index, cpu);
   if (kind == HK_NODE_NIC && !hk_xml_child(xml, "nic"))
     hk_xml_say(b->r, xml, false, "a NIC without <nic>: its ports are left to detection");
   for (const hk_xml_node *c = xml->first; c; c = c->next) {
-    if (!strcmp(c->name, "nic") && kind == HK_NODE_NIC) read_nic(b, c, index);
+    if (!strcmp(c->name, "nic") && kind == HK_NODE_NIC) xml_read_nic(b, c, index);
     if (strcmp(c->name, "pci")) continue;
     if (kind == HK_NODE_PCI)
-      read_pci(b, c, cpu, index);
+      xml_read_pci(b, c, cpu, index);
     else
       hk_xml_say(b->r, c, true, "<pci> inside %s, which is no bridge", bus);
   }
@@ -454,14 +453,14 @@ static void xml_read_check_hosts(reader *b, const hk_xml_node *system) {
     }
 }
 
-static void read_system(reader *b, const hk_xml_node *system) {
+static void xml_read_system(reader *b, const hk_xml_node *system) {
   const hk_xml_node *first = hk_xml_child(system, "cpu");
   xml_read_find_hosts(b, system);
   for (const hk_xml_node *x = first; x; x = hk_xml_next(x)) {
-    uint32_t cpu = read_cpu(b, x);
+    uint32_t cpu = xml_read_cpu(b, x);
     for (const hk_xml_node *c = cpu == UINT32_MAX ? NULL : x->first; c; c = c->next) {
-      if (!strcmp(c->name, "pci")) read_pci(b, c, cpu, cpu);
-      if (!strcmp(c->name, "nic")) read_virtual_nic(b, c, cpu);
+      if (!strcmp(c->name, "pci")) xml_read_pci(b, c, cpu, cpu);
+      if (!strcmp(c->name, "nic")) xml_read_virtual_nic(b, c, cpu);
     }
   }
   if (!first) hk_xml_say(b->r, system, true, "<system> without a <cpu>; every device belongs to one");
@@ -497,7 +496,7 @@ hk_status hk_xml_build(hk_topo **out, const char *name, const hk_xml_tree *tree,
     const char *own = hk_xml_get(tree->root, "name");
     if (own) xml_read_take_text(b.t->name, sizeof b.t->name, own);
     hk_xml_check_names(r, tree->root);
-    read_system(&b, tree->root);
+    xml_read_system(&b, tree->root);
   }
   HK_TRY(hk_xml_status(r), out);
   HK_TRY(b.rc, out);
