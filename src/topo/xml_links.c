@@ -85,13 +85,13 @@ static void xml_links_join_rows(reader *b, const link_row *row, uint32_t n) {
   if (gbps < 0 && !(hk_nvlink_gbps(gpu->gpu.sm) > 0))
     hk_xml_say(b->r, row->xml, false, "links of a GPU whose sm is unknown or has none count as 20 GB/s each");
   if (gbps < 0) gbps = hk_xml_nvlink_gbps(gpu->gpu.sm, (unsigned)count);
-  if (us < 0) us = hk_link_us(HK_EDGE_NVLINK, peer->kind != HK_NODE_NVS);
+  if (us < 0) us = peer->kind == HK_NODE_NVS ? HK_SWITCH_LINK_US : hk_link_us(HK_EDGE_NVLINK);
   hk_xml_join(b, row->gpu, row->peer, HK_EDGE_NVLINK, (unsigned)count, gbps, us);
 }
 
 static void xml_links_read_c2c(reader *b, const link_row *row) {
   long bw = 0, count = 0;
-  float gbps = row->gbps, us = row->us >= 0 ? row->us : hk_link_us(HK_EDGE_C2C, false);
+  float gbps = row->gbps, us = row->us >= 0 ? row->us : hk_link_us(HK_EDGE_C2C);
   bool given = hk_xml_int(b->r, row->xml, "bw", true, 1, 100000000, &bw);
   if (!hk_xml_int(b->r, row->xml, "count", true, 1, 1024, &count) || !given) return;
   hk_xml_join(b, row->cpu, row->gpu, HK_EDGE_C2C, (unsigned)count, gbps >= 0 ? gbps : (float)bw * (float)count / 1000,

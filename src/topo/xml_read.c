@@ -169,7 +169,7 @@ static uint32_t xml_read_cpu(reader *b, const hk_xml_node *xml) {
 
 /* A link that is named, for machines whose CPUs are not linked in the usual way. */
 static void xml_read_cpu_link(reader *b, const hk_xml_node *xml, uint32_t cpu) {
-  float gbps, us = hk_link_us(HK_EDGE_SYS, false);
+  float gbps, us = hk_link_us(HK_EDGE_SYS);
   long v;
   if (!hk_xml_int(b->r, xml, "numaid", true, 0, HK_XML_CPUS - 1, &v)) return;
   if (!hk_xml_float(b->r, xml, "hk_bw", true, 1e-6f, 1e6f, &gbps)) return;
@@ -198,7 +198,7 @@ static void xml_read_join_pair(reader *b, const hk_xml_cpu *x, const hk_xml_cpu 
   for (int i = 0; i < HK_CPU_MASK_WORDS; i++) common |= (from->cpu.mask[i] & to->cpu.mask[i]) != 0;
   if (common)
     hk_xml_say(b->r, y->xml, false, "CPUs %d and %d list the same cores, which count twice", from->numa, to->numa);
-  if (link) hk_xml_join(b, x->node, y->node, HK_EDGE_SYS, 1, hk_cpu_link_gbps(&from->cpu), hk_link_us(HK_EDGE_SYS, false));
+  if (link) hk_xml_join(b, x->node, y->node, HK_EDGE_SYS, 1, hk_cpu_link_gbps(&from->cpu), hk_link_us(HK_EDGE_SYS));
 }
 
 /* Links between CPUs: the named ones, or links among all of a host. */
@@ -339,7 +339,7 @@ static void xml_read_net(reader *b, const hk_xml_node *xml, uint32_t nic) {
   if (hk_xml_int(b->r, xml, "rail", false, -1, 65535, &v) && v >= 0) n->net.rail = (int)v;
   if (hk_xml_int(b->r, xml, "hk_rail", false, -1, 65535, &v)) n->net.rail = (int)v;
   if (hk_xml_int(b->r, xml, "hk_ethernet", false, 0, 1, &v)) n->net.ethernet = v;
-  xml_read_join(b, xml, nic, index, HK_EDGE_PORT, hk_port_gbps(n->net.mbps), hk_link_us(HK_EDGE_PORT, false));
+  xml_read_join(b, xml, nic, index, HK_EDGE_PORT, hk_port_gbps(n->net.mbps), hk_link_us(HK_EDGE_PORT));
 }
 
 static void xml_read_nic(reader *b, const hk_xml_node *xml, uint32_t nic) {
@@ -387,7 +387,7 @@ static void xml_read_pci(reader *b, const hk_xml_node *xml, uint32_t cpu, uint32
                info.gts > 0 ? "16 lanes"
                : info.width ? "8 GT/s"
                             : "8 GT/s with 16 lanes");
-  xml_read_join(b, xml, parent, index, HK_EDGE_PCI, hk_xml_pci_gbps(&info), hk_link_us(HK_EDGE_PCI, false));
+  xml_read_join(b, xml, parent, index, HK_EDGE_PCI, hk_xml_pci_gbps(&info), hk_link_us(HK_EDGE_PCI));
   if (kind == HK_NODE_GPU) xml_read_gpu(b, xml, index, cpu);
   if (kind == HK_NODE_NIC && !hk_xml_child(xml, "nic"))
     hk_xml_say(b->r, xml, false, "a NIC without <nic>: its ports are left to detection");

@@ -56,12 +56,12 @@ static void xml_write_link(const writer *w, hk_xml_node *gpu, const hk_node *n, 
                : peer->kind == HK_NODE_CPU ? 0x068001
                                            : 0x068000);
     xml_write_put_figures(w, x, e, hk_xml_nvlink_gbps(n->gpu.sm, e->count),
-                          hk_link_us(HK_EDGE_NVLINK, peer->kind != HK_NODE_NVS));
+                          peer->kind == HK_NODE_NVS ? HK_SWITCH_LINK_US : hk_link_us(HK_EDGE_NVLINK));
   } else if (e->kind == HK_EDGE_C2C) {
     hk_xml_node *x = hk_xml_add(w->to, gpu, "c2c");
     long bw = (long)(e->gbps * 1000 / (float)e->count + 0.5f);
     hk_xml_put(w->to, x, "bw=%ld count=%u", bw > 0 ? bw : 1, e->count);
-    xml_write_put_figures(w, x, e, (float)bw * (float)e->count / 1000, hk_link_us(HK_EDGE_C2C, false));
+    xml_write_put_figures(w, x, e, (float)bw * (float)e->count / 1000, hk_link_us(HK_EDGE_C2C));
   }
 }
 
@@ -93,7 +93,7 @@ static void xml_write_net(const writer *w, hk_xml_node *above, const hk_edge *e,
                         : nic->id < HK_NIC_VIRTUAL ? usual_class[HK_NODE_NIC]
                                                    : 0;
   if (n->net.ethernet != (class_code >> 8 == 0x0200)) hk_xml_put(w->to, x, "hk_ethernet=%d", n->net.ethernet);
-  xml_write_put_figures(w, x, e, hk_port_gbps(n->net.mbps), hk_link_us(HK_EDGE_PORT, false));
+  xml_write_put_figures(w, x, e, hk_port_gbps(n->net.mbps), hk_link_us(HK_EDGE_PORT));
 }
 
 /* `above`: the link from the CPU, for NICs that are no PCI devices. */
@@ -138,7 +138,7 @@ static hk_xml_node *xml_write_pci(const writer *w, hk_xml_node *parent, const hk
   if (p->width > 0) hk_xml_put(w->to, x, "link_width=%d", p->width);
   if (p->max_gts != p->gts) xml_write_speed(w, x, "hk_max_speed", p->max_gts);
   if (p->max_width != p->width) hk_xml_put(w->to, x, "hk_max_width=%d", p->max_width);
-  xml_write_put_figures(w, x, above, hk_xml_pci_gbps(p), hk_link_us(HK_EDGE_PCI, false));
+  xml_write_put_figures(w, x, above, hk_xml_pci_gbps(p), hk_link_us(HK_EDGE_PCI));
   return x;
 }
 
@@ -184,8 +184,7 @@ static void xml_write_find_hosts(writer *w) {
     for (uint32_t k = first; k < i; k++) {
       const hk_edge *e = xml_write_edge_to(t, k, i, HK_EDGE_SYS);
       if (w->host[i] != w->host[k]) continue;
-      if (!e || e->gbps != hk_cpu_link_gbps(&t->nodes[k].cpu) || e->us != hk_link_us(HK_EDGE_SYS, false))
-        w->cpu_links = true;
+      if (!e || e->gbps != hk_cpu_link_gbps(&t->nodes[k].cpu) || e->us != hk_link_us(HK_EDGE_SYS)) w->cpu_links = true;
     }
 }
 
