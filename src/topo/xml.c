@@ -10,8 +10,8 @@ static const char *xml_base_name(const char *path) {
 }
 
 /* Makes the topology and frees the tree. */
-static hk_status xml_build_from(hk_topo **out, hk_xml_tree *tree, hk_xml_report *r) {
-  const hk_status rc = hk_xml_build(out, xml_base_name(r->file), tree, r);
+static hk_status xml_build_from(hk_topo **out, hk_xml_tree *tree) {
+  const hk_status rc = hk_xml_build(out, xml_base_name(tree->report->file), tree);
   hk_xml_free(tree);
   return rc;
 }
@@ -22,7 +22,7 @@ hk_status hk_topo_parse_xml(hk_topo **out, const char *name, const char *text, s
   hk_xml_tree *tree;
   *out = NULL;
   HK_OR_RETURN(hk_xml_parse(&tree, text, bytes, &r));
-  return xml_build_from(out, tree, &r);
+  return xml_build_from(out, tree);
 }
 
 hk_status hk_topo_read_xml(hk_topo **out, const char *path, hk_xml_sink *sink, void *arg) {
@@ -30,7 +30,7 @@ hk_status hk_topo_read_xml(hk_topo **out, const char *path, hk_xml_sink *sink, v
   hk_xml_tree *tree;
   *out = NULL;
   HK_OR_RETURN(hk_xml_read(&tree, &r));
-  return xml_build_from(out, tree, &r);
+  return xml_build_from(out, tree);
 }
 
 /* --- A file merged with detection --- */
@@ -168,11 +168,12 @@ hk_status hk_topo_read_xml_over(hk_topo **out, const char *path, const hk_topo *
   *out = NULL;
   HK_TRY(hk_xml_read(&file, &r), out);
   /* A wrong file is refused with its own errors, before it is merged. */
-  HK_TRY(hk_xml_build(&checked, path, file, &r), out);
+  HK_TRY(hk_xml_build(&checked, path, file), out);
   HK_TRY(hk_xml_of_topo(&seen, detected), out);
   xml_add_seen(file, seen->root);
   xml_trim(file->root, seen->root);
-  rc = hk_xml_build(out, detected->name, file, &merged);
+  file->report = &merged;
+  rc = hk_xml_build(out, detected->name, file);
 out:
   hk_topo_free(checked);
   hk_xml_free(seen);

@@ -33,8 +33,8 @@ typedef struct hk_xml_host {
 
 typedef struct hk_xml_reader {
   hk_topo *t;
-  hk_xml_report *r;
-  hk_status rc; /* errors other than findings, such as no memory */
+  hk_xml_report *r; /* for findings about the whole file */
+  hk_status rc;     /* errors other than findings, such as no memory */
   struct hk_xml_link *rows;
   uint32_t nrows, cap, nvs; /* nvs: UINT32_MAX until there is one */
   uint64_t next_virtual;
@@ -50,11 +50,11 @@ typedef struct hk_xml_reader {
 
 void hk_xml_join(hk_xml_reader *b, uint32_t x, uint32_t y, hk_edge_kind kind, unsigned count, float gbps, float us);
 /* Reads hk_bw and hk_us, which a link has if it differs from others of its kind. */
-void hk_xml_own_figures(hk_xml_report *r, const hk_xml_node *xml, float *gbps, float *us);
+void hk_xml_own_figures(const hk_xml_node *xml, float *gbps, float *us);
 void hk_xml_take_link(hk_xml_reader *b, const hk_xml_node *xml, uint32_t gpu, uint32_t cpu);
 void hk_xml_join_links(hk_xml_reader *b);
 
-hk_status hk_xml_build(hk_topo **out, const char *name, const hk_xml_tree *tree, hk_xml_report *r);
+hk_status hk_xml_build(hk_topo **out, const char *name, const hk_xml_tree *tree);
 /* The tree of a topology: an error if XML cannot express it. */
 hk_status hk_xml_of_topo(hk_xml_tree **out, const hk_topo *t);
 /* The bandwidths that a reader concludes from the rest of the XML; a different bandwidth is written as hk_bw. */
