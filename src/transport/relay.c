@@ -338,16 +338,10 @@ static void relay_ring(hk_link *link) {
 /* Reads the relay's reports. */
 static void relay_look(near_end *n) {
   ssize_t got;
-  char rest[64];
-  while (!n->gone) {
-    size_t room = sizeof n->news - 1 - n->got;
-    got = hk_tcp_recv(n->fd, room ? n->news + n->got : rest, room ? room : sizeof rest);
-    bool later = got < 0 && (errno == EAGAIN || errno == EINTR);
-    if (got > 0 && room) n->got += (size_t)got;
-    if (later && !n->got) return;
-    n->gone = got <= 0; /* after a report, too: the relay moves nothing any more */
-    if (n->gone) hk_link_set_waiting(n->link, HK_LINK_NO_WAIT); /* a lane that still waits sets it again */
-  }
+  while ((got = hk_tcp_recv(n->fd, n->news + n->got, sizeof n->news - 1 - n->got)) > 0) n->got += (size_t)got;
+  if (got < 0 && (errno == EAGAIN || errno == EINTR) && !n->got) return;
+  n->gone = true;                                /* after a report, too: the relay moves nothing any more */
+  hk_link_set_waiting(n->link, HK_LINK_NO_WAIT); /* a lane that still waits sets it again */
 }
 
 /* A relay that has gone is an error once its link is needed. */
