@@ -17,10 +17,16 @@ static bool detect_gpu_is_gpu(const hk_pci_seen *p) {
   return p->vendor == AMD && (kind == 0x0302 || kind == 0x0380 || kind == 0x1200);
 }
 
-hk_gpu_seen *hk_scan_gpu_add(hk_detect_scan *s, uint64_t id) {
-  int at = hk_scan_pci_find(s, id);
+hk_gpu_seen *hk_scan_gpu_find(hk_detect_scan *s, uint64_t id) {
   for (int i = 0; i < s->ngpu; i++)
     if (s->pci[s->gpu[i].pci].id == id) return &s->gpu[i];
+  return NULL;
+}
+
+hk_gpu_seen *hk_scan_gpu_add(hk_detect_scan *s, uint64_t id) {
+  int at = hk_scan_pci_find(s, id);
+  hk_gpu_seen *known = hk_scan_gpu_find(s, id);
+  if (known) return known;
   if (s->ngpu >= HK_GPU_LIMIT || (at < 0 && hk_scan_pci_invent(s, id, 0x030200, &at) != HK_OK)) return NULL;
   if (!HK_RESERVE_NEXT(s->gpu, s->ngpu)) return NULL;
   s->gpu[s->ngpu] = (hk_gpu_seen){.pci = at, .dev = -1};
@@ -93,12 +99,6 @@ hk_status hk_scan_gpus(hk_detect_scan *s) {
   return HK_OK;
 }
 
-static uint32_t detect_gpu_node_of(const hk_detect_scan *s, uint64_t id) {
-  for (int i = 0; i < s->ngpu; i++)
-    if (s->pci[s->gpu[i].pci].id == id) return s->pci[s->gpu[i].pci].node;
-  return HK_NO_NODE;
-}
-
 /* Both ends of a link between two GPUs report it: only the report of the lower node counts. */
 static hk_status detect_gpu_place_links(hk_detect_scan *s, const hk_gpu_seen *g, uint32_t *nvs) {
   uint32_t me = s->pci[g->pci].node;
@@ -113,7 +113,8 @@ static hk_status detect_gpu_place_links(hk_detect_scan *s, const hk_gpu_seen *g,
     } else if (far->kind == HK_FAR_CPU) {
       other = hk_scan_cpu_of(s, s->t->nodes[me].numa);
     } else {
-      other = detect_gpu_node_of(s, far->id);
+      const hk_gpu_seen *peer = hk_scan_gpu_find(s, far->id);
+      other = peer ? s->pci[peer->pci].node : HK_NO_NODE;
       if (other == HK_NO_NODE || other <= me) continue;
     }
     const float gbps = (far->gbps > 0 ? far->gbps : each) * (float)far->links;

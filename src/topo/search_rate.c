@@ -174,17 +174,10 @@ void hk_channels_free(hk_channels *c) {
   free(c);
 }
 
-static uint64_t search_rate_mix_float(uint64_t hash, float value) {
-  uint32_t bits;
-  value += 0.0f; /* -0 is 0 */
-  memcpy(&bits, &value, sizeof bits);
-  return hk_hash_mix(hash, bits);
-}
-
 uint64_t hk_channels_hash(const hk_channels *c) {
   uint64_t h = hk_hash_mix(c->pattern, (uint64_t)c->nranks << 32 | (uint32_t)c->nchannels);
   h = hk_hash_mix(h, (uint64_t)c->intra_cls << 8 | c->inter_cls);
-  h = search_rate_mix_float(search_rate_mix_float(search_rate_mix_float(h, c->intra_gbps), c->inter_gbps), c->us);
+  h = hk_hash_mix_float(hk_hash_mix_float(hk_hash_mix_float(h, c->intra_gbps), c->inter_gbps), c->us);
   for (int i = 0; i < c->nchannels; i++) {
     for (int r = 0; r < c->nranks; r++) h = hk_hash_mix(h, c->at[i].order[r]);
     h = hk_hash_mix(h, (uint64_t)c->at[i].net_in << 32 | c->at[i].net_out);

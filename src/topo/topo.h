@@ -118,7 +118,7 @@ hk_status hk_topo_remark(hk_topo *t, const char *format, ...) __attribute__((for
 /* Sorts, joins parallel edges, checks (connected, ids unique, bandwidths positive: HK_ERR_ARGUMENT names the fault),
  * hashes. Afterwards the topology is constant. */
 hk_status hk_topo_finish(hk_topo *t);
-/* The edges that leave a node, n->nedges of them. After hk_topo_finish. */
+/* The edges that leave a node, n->nedges of them; sorted by hk_topo_finish. */
 static inline const hk_edge *hk_topo_edges(const hk_topo *t, const hk_node *n) { return t->edges + n->first_edge; }
 static inline uint32_t hk_topo_count(const hk_topo *t, hk_node_kind k) { return t->first_of[k + 1] - t->first_of[k]; }
 /* Index of the node, or UINT32_MAX. Before hk_topo_finish, too. */
