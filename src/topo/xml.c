@@ -1,19 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Topology files: read alone, and merged with what detection found. */
 #include "xml.h"
+#include <stdlib.h>
 #include <string.h>
+#include "../base/text_file.h"
 #include "xml_build.h"
 
 static const char *xml_base_name(const char *path) {
   const char *slash = strrchr(path, '/');
   return slash ? slash + 1 : path;
-}
-
-/* Makes the topology and frees the tree. */
-static hk_status xml_build_from(hk_topo **out, hk_xml_tree *tree) {
-  const hk_status rc = hk_xml_build(out, xml_base_name(tree->report->file), tree);
-  hk_xml_free(tree);
-  return rc;
 }
 
 hk_status hk_topo_parse_xml(hk_topo **out, const char *name, const char *text, size_t bytes, hk_xml_sink *sink,
@@ -22,15 +17,19 @@ hk_status hk_topo_parse_xml(hk_topo **out, const char *name, const char *text, s
   hk_xml_tree *tree;
   *out = NULL;
   HK_OR_RETURN(hk_xml_parse(&tree, text, bytes, &r));
-  return xml_build_from(out, tree);
+  const hk_status rc = hk_xml_build(out, xml_base_name(name), tree);
+  hk_xml_free(tree);
+  return rc;
 }
 
 hk_status hk_topo_read_xml(hk_topo **out, const char *path, hk_xml_sink *sink, void *arg) {
-  hk_xml_report r = {.file = path, .sink = sink, .arg = arg};
-  hk_xml_tree *tree;
+  char *text;
+  size_t bytes;
   *out = NULL;
-  HK_OR_RETURN(hk_xml_read(&tree, &r));
-  return xml_build_from(out, tree);
+  HK_OR_RETURN(hk_text_read(path, HK_XML_BYTES, &text, &bytes));
+  const hk_status rc = hk_topo_parse_xml(out, path, text, bytes, sink, arg);
+  free(text);
+  return rc;
 }
 
 /* --- A file merged with detection --- */
