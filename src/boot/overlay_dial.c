@@ -16,7 +16,7 @@ hk_hello hk_overlay_hello(const hk_bootstrap *b, hk_hello_kind kind, int to) {
 
 /* A link-local address needs an interface of this host, and nothing says which one leads to the peer: each that has
  * such an address is tried. */
-static void dial_scopes(const hk_bootstrap *b, hk_addr a, hk_dialing *d) {
+static void overlay_dial_scopes(const hk_bootstrap *b, hk_addr a, hk_dialing *d) {
   hk_contact own;
   const uint32_t before = d->n;
   if (!hk_contact_decode(&own, hk_contact_of(b, b->rank))) own.n = 0;
@@ -35,7 +35,7 @@ static void overlay_dial_add(const hk_bootstrap *b, const hk_contact *c, hk_dial
   for (uint32_t i = 0; i < c->n; i++) {
     if (d->n && hk_addr_equal(&c->at[i], &d->at[0])) continue;
     if (c->at[i].sa.sa_family == AF_INET6 && hk_addr_is_link_local(&c->at[i]))
-      dial_scopes(b, c->at[i], d);
+      overlay_dial_scopes(b, c->at[i], d);
     else
       d->at[d->n++] = c->at[i];
   }

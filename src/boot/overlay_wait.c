@@ -43,7 +43,7 @@ static hk_status overlay_wait_parent_failure(const hk_bootstrap *b) {
 }
 
 /* The error that ends every wait for a peer. Under the lock. */
-static hk_status wait_failure(hk_bootstrap *b, const hk_overlay_link *l) {
+static hk_status overlay_wait_failure(hk_bootstrap *b, const hk_overlay_link *l) {
   static const char *const kinds[HK_EVENT_KINDS] = {"is gone", "aborted", "failed", "disagrees with the others",
                                                     "cannot go on"};
   const hk_event *e = &b->failures.first_event;
@@ -126,7 +126,7 @@ hk_status hk_overlay_await(hk_overlay_link *l, hk_frame_type type, uint64_t seq,
   pthread_mutex_lock(&b->lock);
   overlay_wait_note_awaited(b, l->rank);
   while (!(*out = overlay_wait_take_message(b, l, type, seq))) {
-    HK_TRY(wait_failure(b, l), out);
+    HK_TRY(overlay_wait_failure(b, l), out);
     HK_TRY(hk_wait_cond(&w, &b->change, &b->lock), out);
   }
 out:
@@ -172,7 +172,7 @@ hk_status hk_overlay_connect(hk_bootstrap *b, int round, const hk_wait_env *env)
   pthread_mutex_lock(&b->lock);
   overlay_wait_note_awaited(b, previous->rank);
   while (previous->end == HK_END_CLOSED) {
-    HK_TRY(wait_failure(b, previous), out);
+    HK_TRY(overlay_wait_failure(b, previous), out);
     HK_TRY(hk_wait_cond(&w, &b->change, &b->lock), out);
   }
 out:

@@ -352,7 +352,7 @@ hk_status hk_machine_of(hk_machine *out, const hk_cluster *c, const hk_placement
   }
   machine_topo_count_placements(&m, c, placements, nranks, of_host);
   for (int host = 0; host < c->nhosts; host++) {
-    int kind = c->kind_of ? c->kind_of[host] : 0;
+    int kind = hk_cluster_kind(c, host);
     if (seen[kind] || !of_host[host]) continue; /* one host represents all of its kind */
     seen[kind] = true;
     machine_topo_home_free(&h);

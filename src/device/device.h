@@ -274,6 +274,12 @@ typedef struct hk_device_ops {
   const hk_device_kernel_ops *kernel;
 } hk_device_ops;
 
+/* Copies, and waits until all work in the queue has ended. */
+static inline hk_status hk_device_copy(hk_device *d, void *to, const void *from, size_t bytes, hk_queue q) {
+  HK_OR_RETURN(d->ops->copy(d, to, from, bytes, q));
+  return d->ops->wait(d, q);
+}
+
 /* ---- the implementations ---- */
 /* True if the CUDA driver starts and shows a device, and HOCKET_DEVICE is not "host". */
 bool hk_cuda_here(int *devices);

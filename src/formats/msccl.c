@@ -17,8 +17,8 @@ static hk_status msccl_make(hk_program_set *s, hk_msccl_file *f, unsigned how, u
 }
 
 /* Reads the algorithm as one of this collective. HK_ERR_ARGUMENT: `why` is the error, which is not logged. */
-static hk_status msccl_read_as(hk_program_file *out, const char *name, const hk_xml_tree *tree, hk_coll coll,
-                               unsigned slots, char why[HK_ERROR_TEXT]) {
+static hk_status msccl_read_as(hk_program_file *out, const char *name, hk_xml_tree *tree, hk_coll coll, unsigned slots,
+                               char why[HK_ERROR_TEXT]) {
   static const unsigned ways[MSCCL_WAYS] = {
       /* the best first */
       HK_MSCCL_MERGE | HK_TRACE_DIRECT, HK_TRACE_DIRECT, HK_TRACE_DIRECT | HK_TRACE_COPIES, HK_TRACE_COPIES};
@@ -57,7 +57,7 @@ out:
 }
 
 /* Old files do not name the collective. What the steps leave in the outputs tells it. */
-static hk_status msccl_read_old(hk_program_file *out, const char *name, const hk_xml_tree *tree, unsigned slots) {
+static hk_status msccl_read_old(hk_program_file *out, const char *name, hk_xml_tree *tree, unsigned slots) {
   /* Each is tried before those that do a part of it. */
   static const hk_coll colls[] = {HK_ALLREDUCE, HK_ALLGATHER, HK_REDUCE_SCATTER, HK_ALLTOALL,
                                   HK_BROADCAST, HK_REDUCE,    HK_GATHER,         HK_SCATTER};

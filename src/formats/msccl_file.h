@@ -52,7 +52,7 @@ typedef struct hk_msccl_file {
 
 /* msccl_file.c: fills `f`, whose nodes are of `t`, except what belongs to the run. A file that does not name its
  * collective is read as one of f->coll. HK_ERR_ARGUMENT: the error is in f->report, and not logged. */
-hk_status hk_msccl_file_read(hk_msccl_file *f, const hk_xml_tree *t);
+hk_status hk_msccl_file_read(hk_msccl_file *f, hk_xml_tree *t);
 /* A way to make the programs, with HK_TRACE_COPIES and HK_TRACE_DIRECT: all connections from one rank to another are
  * one link, and their blocks one lane. It fails if messages overtake each other. */
 enum { HK_MSCCL_MERGE = 4 };

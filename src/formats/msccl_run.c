@@ -17,8 +17,8 @@ __attribute__((format(printf, 4, 5), cold)) static bool msccl_run_wrong(hk_msccl
   va_start(args, format);
   vsnprintf(text, sizeof text, format, args);
   va_end(args);
-  hk_xml_say(&x->f->report, s->node, true, "gpu %d, block %d, step %d (%s) %s", b->gpu, b->id,
-             (int)(s - &x->f->steps[b->first]), hk_xml_get(s->node, "type"), text);
+  hk_xml_say(s->node, true, "gpu %d, block %d, step %d (%s) %s", b->gpu, b->id, (int)(s - &x->f->steps[b->first]),
+             hk_xml_get(s->node, "type"), text);
   return false;
 }
 
@@ -302,13 +302,12 @@ static bool msccl_run_check_output(hk_msccl_state *x, int gpu, int out) {
   }
   const hk_xml_node *node = x->f->blocks[x->f->first_block[gpu]].node->parent;
   if (!is.ranks)
-    hk_xml_say(&x->f->report, node, true, "gpu %d: chunk %d of its output holds nothing when all blocks have ended",
-               gpu, out);
+    hk_xml_say(node, true, "gpu %d: chunk %d of its output holds nothing when all blocks have ended", gpu, out);
   else if (hk_coll_reduces(coll) && is.chunk == should.chunk)
-    hk_xml_say(&x->f->report, node, true, "gpu %d: chunk %d of its output lacks the part of gpu %d", gpu, out,
+    hk_xml_say(node, true, "gpu %d: chunk %d of its output lacks the part of gpu %d", gpu, out,
                __builtin_ctzll(all & ~is.ranks));
   else
-    hk_xml_say(&x->f->report, node, true, "gpu %d: chunk %d of its output holds chunk %d of gpu %d", gpu, out, is.chunk,
+    hk_xml_say(node, true, "gpu %d: chunk %d of its output holds chunk %d of gpu %d", gpu, out, is.chunk,
                __builtin_ctzll(is.ranks));
   return false;
 }

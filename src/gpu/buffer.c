@@ -127,22 +127,19 @@ static hk_status buffer_get_table(ncclComm_t c, int64_t **out) {
   hk_gpu *g = hk_gpu_of(c);
   bool done = false;
   hk_gpu_buffer *old = g->buffers->dropped;
-  if (old) {
-    if (hk_gpu_order_over(g->order, &done) == HK_OK && done) {
-      *out = old->table;
-      g->buffers->dropped = old->next;
-      free(old);
-      return HK_OK;
-    }
+  if (old && hk_gpu_order_over(g->order, &done) == HK_OK && done) {
+    *out = old->table;
+    g->buffers->dropped = old->next;
+    free(old);
+    return HK_OK;
   }
   return hk_gpu_arena_get(g->memory, (size_t)c->nranks * sizeof(int64_t), (void **)out);
 }
 
 static hk_status buffer_fill_table(ncclComm_t c, hk_gpu_buffer *v) {
-  hk_device *d = hk_gpu_of(c)->device;
+  const hk_gpu *g = hk_gpu_of(c);
   if (!v->table) HK_OR_RETURN(buffer_get_table(c, &v->table));
-  HK_OR_RETURN(d->ops->copy(d, v->table, v->seen, (size_t)c->nranks * sizeof *v->seen, hk_gpu_of(c)->queue));
-  return d->ops->wait(d, hk_gpu_of(c)->queue);
+  return hk_device_copy(g->device, v->table, v->seen, (size_t)c->nranks * sizeof *v->seen, g->queue);
 }
 
 static hk_status buffer_make(ncclComm_t c, hk_gpu_buffer *v) {
@@ -234,12 +231,11 @@ void hk_gpu_buffer_drop(ncclComm_t c, void *base, size_t bytes, void *handle) {
   pthread_mutex_lock(&lock);
   HK_LIST_REMOVE(b->first, v, next);
   buffer_unmake(c, v, !atomic_load(&c->health.failure));
-  /* Freeing device memory would wait for all work on the device, and some of that may wait for this thread. */
-  v->next = b->dropped;
-  b->dropped = v;
   buffer_free_lists(v);
-  if (!v->table) {
-    b->dropped = v->next;
+  if (v->table) { /* freeing device memory would wait for all its work, and some of that may wait for this thread */
+    v->next = b->dropped;
+    b->dropped = v;
+  } else {
     free(v);
   }
   pthread_mutex_unlock(&lock);

@@ -151,7 +151,5 @@ void hk_gpu_inspect(ncclComm_t c, hk_backend_device *out) {
 }
 
 hk_status hk_gpu_copy(ncclComm_t c, void *to, const void *from, size_t bytes) {
-  hk_device *d = hk_gpu_of(c)->device;
-  HK_OR_RETURN(d->ops->copy(d, to, from, bytes, NULL));
-  return d->ops->wait(d, NULL);
+  return hk_device_copy(hk_gpu_of(c)->device, to, from, bytes, NULL);
 }

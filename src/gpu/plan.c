@@ -43,8 +43,7 @@ hk_status hk_gpu_bind(ncclComm_t c, hk_plan *plan, unsigned span, const struct h
 static hk_status plan_put_there(ncclComm_t c, const void *image, size_t bytes, void **at) {
   hk_gpu *g = hk_gpu_of(c);
   HK_OR_RETURN(hk_gpu_arena_get(g->memory, bytes, at));
-  HK_OR_RETURN(g->device->ops->copy(g->device, *at, image, bytes, g->queue));
-  return g->device->ops->wait(g->device, g->queue);
+  return hk_device_copy(g->device, *at, image, bytes, g->queue);
 }
 
 /* True if some link over the network has memory for small messages only. */

@@ -82,8 +82,7 @@ static hk_status process_group_make_credits(ncclComm_t c, uint64_t comm_id, hk_m
   HK_TRY(g->memory->pooled.pool ? hk_gpu_pool_get(&g->memory->pooled, bytes, slice, out)
                                 : hk_share_make(g->links->env, bytes, bytes, out),
          out);
-  HK_TRY(d->ops->copy(d, (char *)out->base + probe, pattern, HK_GPU_PROBE_BYTES, q), undo);
-  HK_TRY(d->ops->wait(d, q), undo);
+  HK_TRY(hk_device_copy(d, (char *)out->base + probe, pattern, HK_GPU_PROBE_BYTES, q), undo);
   goto out;
 undo:
   (void)d->ops->memory->release(d, out); /* the first failure is the one to report */

@@ -173,12 +173,6 @@ static bool proxied_is_on_gpu(const hk_gpu_proxied *f, uint32_t bytes) {
   return f->on_gpu && bytes > f->link.small_bytes;
 }
 
-/* Copies between the kernel's memory and the host's. */
-static hk_status proxied_copy(const hk_gpu_proxy_env *e, void *to, const void *from, uint32_t bytes) {
-  HK_OR_RETURN(e->device->ops->copy(e->device, to, from, bytes, e->queue));
-  return e->device->ops->wait(e->device, e->queue);
-}
-
 /* Is it the word of the next slot, given in lines? */
 static bool proxied_is_in_lines(const hk_gpu_proxied *f, uint64_t word) {
   return (uint32_t)(word >> 32) == ((uint32_t)(f->link.done + 1) ^ HK_GPU_IN_LINES);
@@ -230,7 +224,8 @@ static hk_status proxied_send_slots(const hk_gpu_proxy_env *e, hk_gpu_proxied *f
     if (in_lines) {
       if (!proxied_take_lines(f, (uint32_t)word, bytes)) return HK_OK;
     } else if (proxied_is_on_gpu(f, bytes) && !l->gpu)
-      HK_OR_RETURN(proxied_copy(e, hk_link_send_buffer(l, bytes), proxied_data_of(f, bytes), bytes));
+      HK_OR_RETURN(
+          hk_device_copy(e->device, hk_link_send_buffer(l, bytes), proxied_data_of(f, bytes), bytes, e->queue));
     else if (bytes <= HK_SLOT_INLINE && !hk_link_on_gpu(l, bytes))
       memcpy(hk_link_send_buffer(l, bytes), proxied_data_of(f, bytes), bytes);
     hk_link_fill(l, bytes, (uint32_t)word, 0);
@@ -271,7 +266,7 @@ static hk_status proxied_receive_slots(const hk_gpu_proxy_env *e, hk_gpu_proxied
           "rank %u sent a slot of %u bytes, %u is the most: do all ranks run the same version of this library?",
           l->peer, s->bytes, l->slot_bytes);
     if (proxied_is_on_gpu(f, s->bytes) && !l->gpu)
-      HK_OR_RETURN(proxied_copy(e, to, from, s->bytes));
+      HK_OR_RETURN(hk_device_copy(e->device, to, from, s->bytes, e->queue));
     else if (from != to)
       memcpy(to, from, s->bytes);
     if (f->lines.host) proxied_give_lines(f, s, from);

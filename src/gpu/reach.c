@@ -24,8 +24,7 @@ static hk_status reach_probe(ncclComm_t c, int peer, uint64_t *got, char *why, s
   char *mine = hk_gpu_credits_of(c, c->rank) + hk_gpu_probe_at(c->nranks) + HK_GPU_PROBE_BYTES;
   HK_OR_RETURN(ops->copy(g->device, mine, hk_gpu_credits_of(c, peer) + hk_gpu_probe_at(c->nranks), HK_GPU_PROBE_BYTES,
                          g->queue));
-  HK_OR_RETURN(ops->copy(g->device, got, mine, HK_GPU_PROBE_BYTES, g->queue));
-  HK_OR_RETURN(ops->wait(g->device, g->queue));
+  HK_OR_RETURN(hk_device_copy(g->device, got, mine, HK_GPU_PROBE_BYTES, g->queue));
   for (unsigned i = 0; i < HK_GPU_PROBE_BYTES / 8 && !why[0]; i++)
     if (got[i] != hk_gpu_probe_word(g->group->comm_id, peer, i))
       snprintf(why, why_bytes,

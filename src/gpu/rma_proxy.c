@@ -93,7 +93,6 @@ static uint64_t rma_proxy_slot_at(const struct hk_gpu_rma_proxy *f, int from, ui
 /* Sends the job's next packet; *sent is false if the peer has no slot for it. */
 static hk_status rma_proxy_send_packet(struct hk_gpu_rma_proxy *f, job *j, bool *sent) {
   const hk_gpu_rma_proxy_op *op = &j->op;
-  hk_device *d = f->device;
   other *p = &f->others[op->peer];
   const size_t left = op->bytes - j->sent, bytes = left < f->piece ? left : f->piece;
   *sent = p->sent - hk_rma_count(f->comm, op->peer, GIVEN_BACK) < SLOTS;
@@ -102,8 +101,8 @@ static hk_status rma_proxy_send_packet(struct hk_gpu_rma_proxy *f, job *j, bool 
   const head h = {op->window, op->offset + j->sent, (uint32_t)bytes, bytes == left ? op->word : NO_WORD};
   memcpy(stage, &h, sizeof h);
   if (bytes) {
-    HK_OR_RETURN(d->ops->copy(d, (char *)f->stage.base + DATA_AT, (const char *)op->from + j->sent, bytes, f->queue));
-    HK_OR_RETURN(d->ops->wait(d, f->queue));
+    HK_OR_RETURN(
+        hk_device_copy(f->device, (char *)f->stage.base + DATA_AT, (const char *)op->from + j->sent, bytes, f->queue));
   }
   HK_OR_RETURN(rma_proxy_put(f, op->peer, stage, DATA_AT + bytes,
                              f->inbox_at + rma_proxy_slot_at(f, f->comm->rank, p->sent), CAME));
@@ -162,8 +161,7 @@ static hk_status rma_proxy_carry_out(struct hk_gpu_rma_proxy *f, int from, const
                      "until all puts to it have arrived",
                      from, h->bytes, (unsigned long long)h->offset, (unsigned long long)h->window, c->rank,
                      state == HK_WINDOW_GONE ? "is deregistered" : "is smaller");
-    HK_TRY(f->device->ops->copy(f->device, w.base + h->offset, data, h->bytes, f->queue), out);
-    HK_TRY(f->device->ops->wait(f->device, f->queue), out);
+    HK_TRY(hk_device_copy(f->device, w.base + h->offset, data, h->bytes, f->queue), out);
   }
   if (h->word != NO_WORD && !hk_gpu_rma_come(c, from, h->word))
     rc = HK_FAIL(HK_ERR_INTERNAL, "rank %d: a packet of rank %d has a signal that does not exist", c->rank, from);

@@ -10,7 +10,6 @@
 hk_status hk_gpu_endpoint_program(ncclComm_t c, int peer, bool sends, hk_gpu_endpoint *e) {
   hk_status rc = HK_OK;
   hk_gpu *g = hk_gpu_of(c);
-  hk_device *d = g->device;
   hk_program *program = NULL;
   char image[1024];
   void *at = NULL;
@@ -23,8 +22,7 @@ hk_status hk_gpu_endpoint_program(ncclComm_t c, int peer, bool sends, hk_gpu_end
   memcpy(image, &e->link, sizeof e->link);
   memcpy(image + HK_GPU_PROGRAM_AT, program, program->bytes);
   HK_TRY(hk_gpu_arena_get(g->memory, bytes, &at), out);
-  HK_TRY(d->ops->copy(d, at, image, bytes, g->queue), out);
-  HK_TRY(d->ops->wait(d, g->queue), out);
+  HK_TRY(hk_device_copy(g->device, at, image, bytes, g->queue), out);
   e->device = at;
   e->program_bytes = (uint32_t)program->bytes;
 out:

@@ -166,12 +166,6 @@ out:
   return rc;
 }
 
-/* Copies `bytes` to memory that kernels read. The queue runs only the library's own copies. */
-static hk_status window_put(hk_gpu *g, void *to, const void *from, size_t bytes) {
-  hk_status rc = g->device->ops->copy(g->device, to, from, bytes, g->queue);
-  return rc == HK_OK ? g->device->ops->wait(g->device, g->queue) : rc;
-}
-
 /* Under the lock. */
 static hk_status window_publish(ncclComm_t c, hk_gpu_window *w, int flags) {
   hk_gpu *g = hk_gpu_of(c);
@@ -190,8 +184,9 @@ static hk_status window_publish(ncclComm_t c, hk_gpu_window *w, int flags) {
                                      .segments = 1,
                                      .cft_endpoint = UINT32_MAX};
   hk_device_window *there = window_in(s, w->slot);
-  HK_OR_RETURN(window_put(g, there, &w->seen.image, sizeof *there));
-  HK_OR_RETURN(window_put(g, window_entry_in(s, w->slot), &(entry){w->user, w->bytes, there}, sizeof(entry)));
+  const entry shown = {w->user, w->bytes, there};
+  HK_OR_RETURN(hk_device_copy(g->device, there, &w->seen.image, sizeof *there, g->queue));
+  HK_OR_RETURN(hk_device_copy(g->device, window_entry_in(s, w->slot), &shown, sizeof shown, g->queue));
   w->seen.handle = (ncclWindow_t)(void *)there;
   s->used[p] |= UINT32_C(1) << w->slot % PAGE_WINDOWS;
   return HK_OK;
@@ -345,7 +340,7 @@ static void window_forget(ncclComm_t c, hk_gpu_window *w) {
     pthread_mutex_lock(&s->lock);
     HK_LIST_REMOVE(s->windows, w, next);
     if (w->seen.handle) {
-      (void)window_put(g, window_entry_in(s, w->slot), &(entry){0}, sizeof(entry));
+      (void)hk_device_copy(g->device, window_entry_in(s, w->slot), &(entry){0}, sizeof(entry), g->queue);
       s->used[w->slot / PAGE_WINDOWS] &= ~(UINT32_C(1) << w->slot % PAGE_WINDOWS);
     }
     for (int i = 0; w->parts && i < c->lsa.ranks; i++) {

@@ -50,9 +50,7 @@ void hk_sim_cluster_free(hk_sim_cluster *w);
 static inline const hk_topo *hk_sim_cluster_topo(const hk_sim_cluster *w, int host) {
   return hk_cluster_host(w->c, host);
 }
-static inline int hk_sim_cluster_kind(const hk_sim_cluster *w, int host) {
-  return w->c->kind_of ? w->c->kind_of[host] : 0;
-}
+static inline int hk_sim_cluster_kind(const hk_sim_cluster *w, int host) { return hk_cluster_kind(w->c, host); }
 static inline const hk_node *hk_sim_cluster_node(const hk_sim_cluster *w, int rank) {
   const hk_placement *s = &w->placements[rank];
   return &hk_sim_cluster_topo(w, s->host)->nodes[s->node];

@@ -36,7 +36,7 @@ static hk_status simulator_search_rings(hk_simulator *x, int kind, int first, in
 
 static hk_status simulator_look_at_kinds(hk_simulator *x) {
   for (int first = 0, next; first < x->nranks; first = next) {
-    int host = x->placements[first].host, kind = x->c->kind_of ? x->c->kind_of[host] : 0;
+    int host = x->placements[first].host, kind = hk_cluster_kind(x->c, host);
     for (next = first; next < x->nranks && x->placements[next].host == host; next++) {}
     if (x->paths[kind]) continue;
     HK_OR_RETURN(hk_paths_new(&x->paths[kind], x->c->kinds[kind], NULL));
@@ -67,7 +67,7 @@ hk_status hk_simulator_new_of(hk_simulator **out, const hk_cluster *c, int ranks
     goto out;
   }
   HK_TRY(simulator_look_at_kinds(x), out);
-  const hk_channels *rings = x->rings[c->kind_of ? c->kind_of[0] : 0];
+  const hk_channels *rings = x->rings[hk_cluster_kind(c, 0)];
   HK_TRY(hk_machine_of(&x->machine, c, x->placements, x->nranks, rings, NULL), out);
   HK_TRY(hk_layout_of(&x->layout, c, x->placements, x->nranks, rings), out);
   HK_TRY(hk_outlines_of(&x->machine.outlines, c, x->placements, &x->machine, x->layout, rings, NULL), out);

@@ -94,7 +94,7 @@ hk_status hk_cluster_placements(const hk_cluster *c, int per_host, hk_placement 
   long *count = calloc((size_t)c->nkinds, sizeof *count);
   if (!nodes || !count) HK_GIVE_UP(HK_FAIL_ERRNO("no memory for placements"), out);
   for (int k = 0; k < c->nkinds; k++) HK_TRY(cluster_placements_of(c->kinds[k], per_host, &nodes[k], &count[k]), out);
-  for (int h = 0; h < c->nhosts; h++) total += count[c->kind_of ? c->kind_of[h] : 0];
+  for (int h = 0; h < c->nhosts; h++) total += count[hk_cluster_kind(c, h)];
   if (total > INT_MAX / 2) {
     rc = HK_FAIL(HK_ERR_ARGUMENT, "cluster %s would have %ld ranks; that is too many", c->name, total);
     goto out;
@@ -102,7 +102,7 @@ hk_status hk_cluster_placements(const hk_cluster *c, int per_host, hk_placement 
   placements = malloc((size_t)total * sizeof *placements);
   if (!placements) HK_GIVE_UP(HK_FAIL_ERRNO("no memory for %ld placements", total), out);
   for (int h = 0; h < c->nhosts; h++) {
-    int k = c->kind_of ? c->kind_of[h] : 0;
+    int k = hk_cluster_kind(c, h);
     for (long i = 0; i < count[k]; i++) placements[at++] = (hk_placement){.host = h, .node = nodes[k][i]};
   }
 out:

@@ -36,7 +36,7 @@ static hk_status detect_scan(hk_detect_scan *s) {
   HK_OR_RETURN(hk_scan_cpus(s));
   HK_OR_RETURN(hk_scan_pci(s));
   if (!(s->flags & HK_DETECT_NO_GPU)) HK_OR_RETURN(hk_scan_gpus(s));
-  if (!(s->flags & HK_DETECT_NO_NET)) HK_OR_RETURN(hk_scan_nets(s));
+  HK_OR_RETURN(hk_scan_nets(s));
   HK_OR_RETURN(hk_scan_gpu_place(s));
   HK_OR_RETURN(hk_scan_net_place(s));
   HK_OR_RETURN(detect_remark_common(s));

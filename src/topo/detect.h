@@ -15,10 +15,9 @@ struct hk_topo;
 enum {
   HK_DETECT_NO_HWLOC = 1, /* sysfs only */
   HK_DETECT_NO_GPU = 2,
-  HK_DETECT_NO_NET = 4,
-  HK_DETECT_BY_NAME = 16, /* RDMA devices in the order of their names: NCCL_IB_DEVICE_PCI_ORDER=0 */
-  HK_DETECT_DRIVERS =
-      8 /* use this machine's GPU drivers for a recorded machine too: for tests with drivers of their own */
+  /* Use this machine's GPU drivers for a recorded machine, too: for tests with drivers of their own. */
+  HK_DETECT_DRIVERS = 8,
+  HK_DETECT_BY_NAME = 16 /* RDMA devices in the order of their names: NCCL_IB_DEVICE_PCI_ORDER=0 */
 };
 /* `sys` is the root of the file system to read: "" for this machine, a folder for a recorded one. */
 hk_status hk_topo_detect(struct hk_topo **out, unsigned flags, const char *sys);

@@ -28,9 +28,7 @@ static hk_gpu_seen *detect_amd_gpu_of(hk_detect_scan *s, const char *node) {
   if (location <= 0 || location > 0xffff) return NULL;
   uint64_t id = (uint64_t)(domain > 0 ? domain & 0xffff : 0) << 20 | (uint64_t)(location >> 8) << 12 |
                 (uint64_t)(location >> 3 & 0x1f) << 4 | (uint64_t)(location & 7);
-  for (int i = 0; i < s->ngpu; i++)
-    if (s->pci[s->gpu[i].pci].id == id) return &s->gpu[i];
-  return NULL;
+  return hk_scan_gpu_find(s, id);
 }
 
 static void detect_amd_add_link(hk_detect_scan *s, hk_gpu_seen *g, const char *node, const char *link) {

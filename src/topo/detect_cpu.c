@@ -36,7 +36,7 @@ bool hk_cpu_list_parse(const char *text, uint64_t *mask) {
 }
 
 /* The value after "key : " in /proc/cpuinfo; false if no line has the key. */
-static bool cpuinfo(const char *text, const char *key, char *value, size_t bytes) {
+static bool detect_cpu_info(const char *text, const char *key, char *value, size_t bytes) {
   size_t n = strlen(key);
   for (const char *p = text; p; p = strchr(p, '\n')) {
     if (*p == '\n') p++;
@@ -55,16 +55,16 @@ static void detect_cpu_identify(const hk_detect_scan *s, hk_cpu_info *cpu, bool 
   char text[8192], value[2048];
   hk_sysfs_text(s->sys, text, sizeof text, "/proc/cpuinfo");
   *is_virtual = hk_sysfs_has(s->sys, "/sys/hypervisor/type");
-  if (cpuinfo(text, "vendor_id", value, sizeof value)) {
+  if (detect_cpu_info(text, "vendor_id", value, sizeof value)) {
     snprintf(cpu->arch, sizeof cpu->arch, "x86_64");
     snprintf(cpu->vendor, sizeof cpu->vendor, "%.23s", value);
-    if (cpuinfo(text, "cpu family", value, sizeof value)) cpu->family = atoi(value);
-    if (cpuinfo(text, "model", value, sizeof value)) cpu->model = atoi(value);
-    if (cpuinfo(text, "flags", value, sizeof value) && strstr(value, " hypervisor")) *is_virtual = true;
-  } else if (cpuinfo(text, "CPU implementer", value, sizeof value)) {
+    if (detect_cpu_info(text, "cpu family", value, sizeof value)) cpu->family = atoi(value);
+    if (detect_cpu_info(text, "model", value, sizeof value)) cpu->model = atoi(value);
+    if (detect_cpu_info(text, "flags", value, sizeof value) && strstr(value, " hypervisor")) *is_virtual = true;
+  } else if (detect_cpu_info(text, "CPU implementer", value, sizeof value)) {
     snprintf(cpu->arch, sizeof cpu->arch, "arm64");
     snprintf(cpu->vendor, sizeof cpu->vendor, "ARM");
-  } else if (cpuinfo(text, "cpu", value, sizeof value) && strncmp(value, "POWER", 5) == 0) {
+  } else if (detect_cpu_info(text, "cpu", value, sizeof value) && strncmp(value, "POWER", 5) == 0) {
     snprintf(cpu->arch, sizeof cpu->arch, "ppc64");
     snprintf(cpu->vendor, sizeof cpu->vendor, "IBM");
   }
@@ -195,7 +195,7 @@ static hk_status detect_cpu_link_cpus(hk_detect_scan *s) {
       float gbps = hk_cpu_link_gbps(x);
       if (package >= 0 && package == detect_cpu_package_of(s, y->mask) && x->memory_gbps / 2 > gbps)
         gbps = x->memory_gbps / 2;
-      HK_OR_RETURN(hk_topo_link(s->t, a, b, HK_EDGE_SYS, 1, gbps, hk_link_us(HK_EDGE_SYS, false)));
+      HK_OR_RETURN(hk_topo_link_usual(s->t, a, b, HK_EDGE_SYS, 1, gbps));
     }
   return HK_OK;
 }

@@ -17,10 +17,16 @@ static bool detect_gpu_is_gpu(const hk_pci_seen *p) {
   return p->vendor == AMD && (kind == 0x0302 || kind == 0x0380 || kind == 0x1200);
 }
 
-hk_gpu_seen *hk_scan_gpu_add(hk_detect_scan *s, uint64_t id) {
-  int at = hk_scan_pci_find(s, id);
+hk_gpu_seen *hk_scan_gpu_find(hk_detect_scan *s, uint64_t id) {
   for (int i = 0; i < s->ngpu; i++)
     if (s->pci[s->gpu[i].pci].id == id) return &s->gpu[i];
+  return NULL;
+}
+
+hk_gpu_seen *hk_scan_gpu_add(hk_detect_scan *s, uint64_t id) {
+  int at = hk_scan_pci_find(s, id);
+  hk_gpu_seen *known = hk_scan_gpu_find(s, id);
+  if (known) return known;
   if (s->ngpu >= HK_GPU_LIMIT || (at < 0 && hk_scan_pci_invent(s, id, 0x030200, &at) != HK_OK)) return NULL;
   if (!HK_RESERVE_NEXT(s->gpu, s->ngpu)) return NULL;
   s->gpu[s->ngpu] = (hk_gpu_seen){.pci = at, .dev = -1};
@@ -93,34 +99,26 @@ hk_status hk_scan_gpus(hk_detect_scan *s) {
   return HK_OK;
 }
 
-static uint32_t detect_gpu_node_of(const hk_detect_scan *s, uint64_t id) {
-  for (int i = 0; i < s->ngpu; i++)
-    if (s->pci[s->gpu[i].pci].id == id) return s->pci[s->gpu[i].pci].node;
-  return HK_NO_NODE;
-}
-
 /* Both ends of a link between two GPUs report it: only the report of the lower node counts. */
 static hk_status detect_gpu_place_links(hk_detect_scan *s, const hk_gpu_seen *g, uint32_t *nvs) {
   uint32_t me = s->pci[g->pci].node;
   float each = hk_nvlink_gbps(g->sm);
   if (each <= 0) each = hk_nvlink_gbps(70);
   for (int i = 0; i < g->nfars; i++) {
-    int links = g->far[i].links;
-    float gbps = (g->far[i].gbps > 0 ? g->far[i].gbps : each) * (float)links;
-    if (g->far[i].kind == HK_FAR_SWITCH) {
+    const hk_gpu_link_end *far = &g->far[i];
+    uint32_t other;
+    if (far->kind == HK_FAR_SWITCH) {
       if (*nvs == HK_NO_NODE) HK_OR_RETURN(hk_topo_add(s->t, HK_NODE_NVS, 0, nvs));
-      HK_OR_RETURN(
-          hk_topo_link(s->t, me, *nvs, HK_EDGE_NVLINK, (unsigned)links, gbps, hk_link_us(HK_EDGE_NVLINK, false)));
-    } else if (g->far[i].kind == HK_FAR_CPU) {
-      uint32_t cpu = hk_scan_cpu_of(s, s->t->nodes[me].numa);
-      HK_OR_RETURN(
-          hk_topo_link(s->t, me, cpu, HK_EDGE_NVLINK, (unsigned)links, gbps, hk_link_us(HK_EDGE_NVLINK, true)));
+      other = *nvs;
+    } else if (far->kind == HK_FAR_CPU) {
+      other = hk_scan_cpu_of(s, s->t->nodes[me].numa);
     } else {
-      uint32_t other = detect_gpu_node_of(s, g->far[i].id);
+      const hk_gpu_seen *peer = hk_scan_gpu_find(s, far->id);
+      other = peer ? s->pci[peer->pci].node : HK_NO_NODE;
       if (other == HK_NO_NODE || other <= me) continue;
-      HK_OR_RETURN(
-          hk_topo_link(s->t, me, other, HK_EDGE_NVLINK, (unsigned)links, gbps, hk_link_us(HK_EDGE_NVLINK, true)));
     }
+    const float gbps = (far->gbps > 0 ? far->gbps : each) * (float)far->links;
+    HK_OR_RETURN(hk_topo_link_usual(s->t, me, other, HK_EDGE_NVLINK, (unsigned)far->links, gbps));
   }
   return HK_OK;
 }
@@ -158,8 +156,7 @@ hk_status hk_scan_gpu_place(hk_detect_scan *s) {
                            .fabric = g->fabric};
     if (!(g->memory_gbps > 0)) hk_gpu_part_like(n, &n->gpu.memory_gbps);
     uint32_t cpu = hk_scan_cpu_of(s, n->numa);
-    if (g->c2c_gbps > 0)
-      HK_OR_RETURN(hk_topo_link(s->t, node, cpu, HK_EDGE_C2C, 1, g->c2c_gbps, hk_link_us(HK_EDGE_C2C, true)));
+    if (g->c2c_gbps > 0) HK_OR_RETURN(hk_topo_link_usual(s->t, node, cpu, HK_EDGE_C2C, 1, g->c2c_gbps));
   }
   for (int i = 0; i < s->ngpu; i++) HK_OR_RETURN(detect_gpu_place_links(s, &s->gpu[i], &nvs));
   return detect_gpu_remark_links_down(s);

@@ -222,10 +222,9 @@ hk_status hk_scan_nets(hk_detect_scan *s) {
 
 /* A port whose device is not visible is attached to the first CPU, as a device with an address that no bus has. */
 static hk_status detect_net_place_bare(hk_detect_scan *s, int i, uint32_t *nic) {
-  float gbps = hk_pci_gbps(hk_pci_gts(3), 16);
   HK_OR_RETURN(hk_topo_add(s->t, HK_NODE_NIC, (uint64_t)0xffffff << 20 | (uint64_t)i << 4, nic));
   s->t->nodes[*nic].numa = s->t->nodes[0].numa;
-  HK_OR_RETURN(hk_topo_link(s->t, *nic, 0, HK_EDGE_PCI, 1, gbps, hk_link_us(HK_EDGE_PCI, false)));
+  HK_OR_RETURN(hk_topo_link_usual(s->t, *nic, 0, HK_EDGE_PCI, 1, hk_pci_gbps(hk_pci_gts(3), 16)));
   return hk_topo_remark(s->t, "the place of network port %s in the PCI tree is not known: its device cannot be seen",
                         s->net[i].name);
 }
@@ -258,8 +257,7 @@ hk_status hk_scan_net_place(hk_detect_scan *s) {
     n->net.gdr = seen->rdma && gdr && s->ngpu > 0;
     n->net.ethernet = seen->ethernet;
     rdma = rdma || seen->rdma;
-    float us = hk_link_us(HK_EDGE_PORT, false);
-    HK_OR_RETURN(hk_topo_link(s->t, nic, net, HK_EDGE_PORT, 1, hk_port_gbps(seen->mbps), us));
+    HK_OR_RETURN(hk_topo_link_usual(s->t, nic, net, HK_EDGE_PORT, 1, hk_port_gbps(seen->mbps)));
   }
   if (rdma && s->ngpu > 0 && !gdr)
     HK_OR_RETURN(hk_topo_remark(s->t, "NICs do not reach GPU memory: no peer memory module and no dma-buf; modprobe "

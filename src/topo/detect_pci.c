@@ -239,5 +239,5 @@ hk_status hk_scan_pci_place(hk_detect_scan *s, int i, hk_node_kind kind, uint32_
     if (!p->made_up) s->no_link_speed++;
   }
   HK_OR_RETURN(detect_pci_remark_slow(s, p));
-  return hk_topo_link(s->t, *node, above, HK_EDGE_PCI, 1, rate, hk_link_us(HK_EDGE_PCI, false));
+  return hk_topo_link_usual(s->t, *node, above, HK_EDGE_PCI, 1, rate);
 }

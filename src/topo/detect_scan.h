@@ -93,8 +93,9 @@ void hk_scan_pci_keep(hk_detect_scan *s, int i);
 /* detect_gpu.c, detect_cuda.c, detect_nvml.c */
 hk_status hk_scan_gpus(hk_detect_scan *s);
 hk_status hk_scan_gpu_place(hk_detect_scan *s);
-hk_gpu_seen *hk_scan_gpu_add(hk_detect_scan *s,
-                             uint64_t id); /* returns the existing one if there is one; NULL: no memory */
+hk_gpu_seen *hk_scan_gpu_find(hk_detect_scan *s, uint64_t id); /* by its bus id; NULL: not found */
+/* Returns the existing one if there is one; NULL: no memory. */
+hk_gpu_seen *hk_scan_gpu_add(hk_detect_scan *s, uint64_t id);
 /* True if the driver answered; *n is the number of GPUs that it shows. */
 bool hk_scan_cuda(hk_detect_scan *s, int *n);
 hk_status hk_scan_nvml(hk_detect_scan *s, bool *there);

@@ -91,13 +91,18 @@ float hk_pci_gts(int gen) {
 
 /* On a small system wires are the smaller part of a message's time. These values are the extra time of a store or read
  * of a few bytes that crosses the link. */
-float hk_link_us(hk_edge_kind kind, bool direct) {
+float hk_link_us(hk_edge_kind kind) {
   switch (kind) {
     case HK_EDGE_PCI: return 0.25f;
-    case HK_EDGE_NVLINK: return direct ? 0.6f : 0.35f;
+    case HK_EDGE_NVLINK: return 0.6f;
     case HK_EDGE_C2C: return 0.3f;
     case HK_EDGE_SYS: return 0.15f;
     case HK_EDGE_PORT: return 0.1f;
   }
   return 0;
+}
+
+hk_status hk_topo_link_usual(hk_topo *t, uint32_t a, uint32_t b, hk_edge_kind kind, unsigned count, float gbps) {
+  const bool switched = t->nodes[a].kind == HK_NODE_NVS || t->nodes[b].kind == HK_NODE_NVS;
+  return hk_topo_link(t, a, b, kind, count, gbps, switched ? HK_SWITCH_LINK_US : hk_link_us(kind));
 }

@@ -49,5 +49,8 @@ float hk_cpu_link_gbps(const hk_cpu_info *cpu);
 float hk_port_gbps(float mbps);
 /* PCI: GT/s a lane of a generation 1..6; 0 for others. */
 float hk_pci_gts(int gen);
-/* What crossing a link adds to the latency; `direct`: an NVLink without a switch. */
-float hk_link_us(hk_edge_kind kind, bool direct);
+/* What crossing a link adds to the latency. An NVLink: between two GPUs, or a GPU and a CPU. */
+float hk_link_us(hk_edge_kind kind);
+#define HK_SWITCH_LINK_US 0.35f /* of an NVLink to an NVSwitch */
+/* hk_topo_link with that latency. */
+hk_status hk_topo_link_usual(hk_topo *t, uint32_t a, uint32_t b, hk_edge_kind kind, unsigned count, float gbps);

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Joins the channels that each host found into channels of all ranks (join.h). */
-/* A host, while hosts are joined. */
 #include "join.h"
 #include <stdlib.h>
 #include <string.h>
@@ -87,8 +86,6 @@ static hk_status join_find_homes(joiner *w) {
 }
 
 /* True if every position of every channel is taken exactly once. */
-
-/* A rank without facts (hosts with more ranks than the search takes) does not count as disagreeing. */
 static bool join_places_fit(const joiner *w, const group *home) {
   int nchannels = join_part_of(w, w->ranks[home->first])->nchannels;
   if (home->size > HK_SEARCH_RANKS || nchannels > HK_CHANNEL_LIMIT) return false;
@@ -122,11 +119,9 @@ static void join_check_home(joiner *w, int h) {
   j->split_rank[1] = other;
 }
 
-/* The smallest number of channels of any host. A host whose ranks disagree does not limit it. */
-
 static float join_slower(float a, float b) { return a > 0 && (b <= 0 || a < b) ? a : b; }
 
-/* Channel i uses the rail that it has on the host with the fewest channels, if the other hosts have that rail. */
+/* The smallest number of channels of any host. A host whose ranks disagree does not limit it. */
 static int join_fewest(const joiner *w, int *host) {
   int least = HK_CHANNEL_LIMIT + 1;
   *host = 0;
@@ -190,15 +185,13 @@ static void join_write_orders(joiner *w) {
 /* The parent in the in-order binary tree of 1..n, 0 above its root. The lowest one bit of i is its height. The parent
  * is at that distance on one side, one level higher; if that is beyond n, it is the next higher node on the near
  * side. */
-
-/* Odd labels are leaves. The second tree is the mirror image; if a leaf would be a leaf in both, it is rotated by
- * one. */
 static int join_tree_parent(int i, int n) {
   int bit = i & -i, up = (i & ~bit) | bit << 1;
   return up <= n ? up : i & ~bit;
 }
 
-/* Chains inside hosts; each head is attached to the head of the host above. */
+/* The host above in the first or the second tree, -1: none. Odd labels are leaves. The second tree is the mirror image;
+ * if a leaf would be a leaf in both, it is rotated by one. */
 static int join_host_above(int h, int n, bool second) {
   if (!second) return join_tree_parent(h + 1, n) - 1;
   if (n % 2) {

@@ -54,8 +54,8 @@ hk_status hk_join_cluster(hk_joined **out, const hk_cluster *c, const hk_placeme
   for (int first = 0, next; first < nranks; first = next) {
     int host = placements[first].host;
     for (next = first; next < nranks && placements[next].host == host; next++) {}
-    HK_TRY(join_cluster_fill_host(&kinds[c->kind_of ? c->kind_of[host] : 0], hk_cluster_host(c, host),
-                                  placements + first, next - first, &asked, rules, facts + first),
+    HK_TRY(join_cluster_fill_host(&kinds[hk_cluster_kind(c, host)], hk_cluster_host(c, host), placements + first,
+                                  next - first, &asked, rules, facts + first),
            out);
   }
   HK_TRY(hk_join(out, what->pattern, facts, nranks), out);

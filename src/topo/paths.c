@@ -214,17 +214,12 @@ static hk_status paths_through_gpus(finder *f) {
   return HK_OK;
 }
 
-static bool paths_nearer(const hk_path *a, const hk_path *b) {
-  if (a->cls != b->cls) return a->cls < b->cls;
-  return a->gbps > b->gbps;
-}
-
 static uint32_t paths_nearest_cpu(const finder *f, uint32_t end) {
   uint32_t best = UINT32_MAX;
   for (uint32_t i = 0; i < f->p->n; i++) {
     const hk_path *path = paths_path_at(f, end, i);
     if (paths_kind_of(f, i) != HK_NODE_CPU || path->cls >= HK_PATH_NET) continue;
-    if (best == UINT32_MAX || paths_nearer(path, paths_path_at(f, end, best))) best = i;
+    if (best == UINT32_MAX || hk_path_nearer(path, paths_path_at(f, end, best))) best = i;
   }
   return best;
 }
@@ -374,8 +369,8 @@ uint32_t hk_paths_nets(const hk_paths *p, uint32_t node, uint32_t *nets, uint32_
     uint32_t size = 0, head = 0;
     for (uint32_t i = first; i < first + all; i++) {
       const hk_path *path = hk_path_between(p, node, i);
-      if (path->cls >= HK_PATH_NET || (last && !paths_nearer(last, path))) continue;
-      if (!best || paths_nearer(path, best)) {
+      if (path->cls >= HK_PATH_NET || (last && !hk_path_nearer(last, path))) continue;
+      if (!best || hk_path_nearer(path, best)) {
         best = path;
         size = 0;
         head = i;

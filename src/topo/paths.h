@@ -65,6 +65,10 @@ void hk_paths_free(hk_paths *p);
 static inline const hk_path *hk_path_between(const hk_paths *p, uint32_t from, uint32_t to) {
   return &p->at[(size_t)p->index[from] * p->n + p->index[to]];
 }
+/* True if `a` is of a better class, or of the same one and wider. */
+static inline bool hk_path_nearer(const hk_path *a, const hk_path *b) {
+  return a->cls != b->cls ? a->cls < b->cls : a->gbps > b->gbps;
+}
 /* Adds bytes to the load of each edge of the path. */
 static inline void hk_path_load(const hk_paths *p, const hk_path *path, double bytes, double *load) {
   for (uint32_t i = 0; i < path->nhops; i++) load[p->hops[path->first + i]] += bytes;

@@ -61,10 +61,6 @@ static void search_find_nets(hk_ground *g) {
       }
 }
 
-static bool search_nearer(const hk_path *a, const hk_path *b) {
-  return a->cls != b->cls ? a->cls < b->cls : a->gbps > b->gbps;
-}
-
 /* Sorts sites by nearness to a NET. Equally near sites follow in rising or falling order, from a start that differs
  * between NETs. */
 static void search_sort_sites(const hk_ground *g, int net, bool up, uint8_t *out) {
@@ -72,7 +68,7 @@ static void search_sort_sites(const hk_ground *g, int net, bool up, uint8_t *out
   for (int i = 0; i < n; i++) {
     int s = up ? (turn + i) % n : (turn + 2 * n - 1 - i) % n, at = i;
     const hk_path *path = hk_path_between(g->p, g->net[net], g->site[s]);
-    while (at > 0 && search_nearer(path, hk_path_between(g->p, g->net[net], g->site[out[at - 1]]))) {
+    while (at > 0 && hk_path_nearer(path, hk_path_between(g->p, g->net[net], g->site[out[at - 1]]))) {
       out[at] = out[at - 1];
       at--;
     }
@@ -197,8 +193,8 @@ static void search_natural(const hk_ground *g, hk_walk_channel *c) {
   c->net_in = c->net_out = g->nnets ? 0 : -1;
   if (!g->nnets) return;
   for (int i = 1; i < g->nnets; i++)
-    if (search_nearer(hk_path_between(g->p, g->site[0], g->net[i]),
-                      hk_path_between(g->p, g->site[0], g->net[c->net_in])))
+    if (hk_path_nearer(hk_path_between(g->p, g->site[0], g->net[i]),
+                       hk_path_between(g->p, g->site[0], g->net[c->net_in])))
       c->net_in = c->net_out = (int16_t)i;
 }
 

@@ -29,7 +29,7 @@ enum {
 };
 
 typedef struct hk_channel_order {
-  uint16_t *order;          /* [nranks] positions in the `nodes` given to the search; malloc'd, as `at` below */
+  uint16_t *order;          /* [nranks] positions in the `nodes` given to the search */
   uint32_t net_in, net_out; /* node indices; UINT32_MAX: no network, or no NET known */
 } hk_channel_order;
 
@@ -66,6 +66,8 @@ typedef struct hk_search {
 } hk_search;
 
 hk_status hk_search_channels(hk_channels **out, const struct hk_paths *p, const hk_search *what);
+/* Channels without NETs, for the caller to fill: all orders are 0. */
+hk_status hk_channels_new(hk_channels **out, hk_pattern pattern, int nranks, int nchannels);
 void hk_channels_free(hk_channels *c);
 /* Hash of all fields except `hash` and `steps`. */
 uint64_t hk_channels_hash(const hk_channels *c);

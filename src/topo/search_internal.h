@@ -64,10 +64,9 @@ hk_status hk_search_bound(const hk_ground *g, hk_rate *out);
 bool *hk_used_lanes(const hk_ground *g);
 
 typedef struct hk_rating {
-  hk_rate both, intra,
-      /* rates of one channel. both: if all parts are scaled alike; intra, inter: inside and to the NETs, if the other
-       * part stays at `both` */
-      inter;
+  /* Rates of one channel. both: if all parts are scaled alike; intra, inter: inside and to the NETs, if the other part
+   * stays at `both`. */
+  hk_rate both, intra, inter;
   int intra_class, inter_class; /* the worst */
 } hk_rating;
 hk_status hk_rate_channels(const hk_ground *g, const hk_walk_channel *at, int n, hk_rating *out);

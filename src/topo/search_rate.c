@@ -115,30 +115,18 @@ static void search_rate_expand(const hk_ground *g, const hk_walk_channel *c, uin
       if (what->nodes[i] == g->site[c->site[s]]) order[n++] = (uint16_t)i;
 }
 
-static hk_status search_rate_fill(hk_channels *out, const hk_ground *g, const hk_walk_channel *at, int n) {
-  for (int i = 0; i < n; i++) {
-    hk_channel_order *c = &out->at[i];
-    c->order = malloc((size_t)g->what->nranks * sizeof *c->order);
-    if (!c->order) return HK_FAIL_ERRNO("no memory for %d channels", n);
-    out->nchannels = i + 1;
-    search_rate_expand(g, &at[i], c->order);
-    c->net_in = at[i].net_in < 0 ? UINT32_MAX : g->net[at[i].net_in];
-    c->net_out = at[i].net_out < 0 ? UINT32_MAX : g->net[at[i].net_out];
-  }
-  return HK_OK;
-}
-
 hk_status hk_make_channels(const hk_ground *g, const hk_walk_channel *at, int n, uint32_t steps, hk_channels **result) {
   hk_status rc;
   tally t = {.g = g};
   hk_rating rating;
-  hk_channels *out = calloc(1, sizeof *out);
-  if (out) out->at = calloc((size_t)n + 1, sizeof *out->at);
-  if (!out || !out->at) HK_GIVE_UP(HK_FAIL_ERRNO("no memory for %d channels", n), out);
-  out->pattern = (uint8_t)g->what->pattern;
-  out->nranks = g->what->nranks;
+  hk_channels *out;
+  HK_TRY(hk_channels_new(&out, g->what->pattern, g->what->nranks, n), out);
   out->steps = steps;
-  HK_TRY(search_rate_fill(out, g, at, n), out);
+  for (int i = 0; i < n; i++) {
+    search_rate_expand(g, &at[i], out->at[i].order);
+    if (at[i].net_in >= 0) out->at[i].net_in = g->net[at[i].net_in];
+    if (at[i].net_out >= 0) out->at[i].net_out = g->net[at[i].net_out];
+  }
   HK_TRY(search_rate_tally_all(&t, g, at, n), out);
   if (n) {
     search_rate_divide(&t, &rating);
@@ -159,24 +147,37 @@ out:
   return rc;
 }
 
-void hk_channels_free(hk_channels *c) {
-  if (!c) return;
-  for (int i = 0; c->at && i < c->nchannels; i++) free(c->at[i].order);
-  free(c->at);
-  free(c);
+hk_status hk_channels_new(hk_channels **out, hk_pattern pattern, int nranks, int nchannels) {
+  const size_t n = (size_t)nchannels + 1; /* no channels are no error */
+  hk_channels *c = calloc(1, sizeof *c);
+  if (c) c->at = calloc(n, sizeof *c->at);
+  if (c && c->at) c->at[0].order = calloc(n * (size_t)nranks, sizeof *c->at[0].order);
+  *out = c;
+  if (!c || !c->at || !c->at[0].order) {
+    hk_status rc = HK_FAIL_ERRNO("no memory for %d channels of %d ranks", nchannels, nranks);
+    hk_channels_free(c);
+    *out = NULL;
+    return rc;
+  }
+  c->pattern = (uint8_t)pattern;
+  c->nranks = nranks;
+  c->nchannels = nchannels;
+  for (int i = 0; i < nchannels; i++)
+    c->at[i] = (hk_channel_order){c->at[0].order + (size_t)i * (size_t)nranks, UINT32_MAX, UINT32_MAX};
+  return HK_OK;
 }
 
-static uint64_t search_rate_mix_float(uint64_t hash, float value) {
-  uint32_t bits;
-  value += 0.0f; /* -0 is 0 */
-  memcpy(&bits, &value, sizeof bits);
-  return hk_hash_mix(hash, bits);
+void hk_channels_free(hk_channels *c) {
+  if (!c) return;
+  if (c->at) free(c->at[0].order); /* one block for all */
+  free(c->at);
+  free(c);
 }
 
 uint64_t hk_channels_hash(const hk_channels *c) {
   uint64_t h = hk_hash_mix(c->pattern, (uint64_t)c->nranks << 32 | (uint32_t)c->nchannels);
   h = hk_hash_mix(h, (uint64_t)c->intra_cls << 8 | c->inter_cls);
-  h = search_rate_mix_float(search_rate_mix_float(search_rate_mix_float(h, c->intra_gbps), c->inter_gbps), c->us);
+  h = hk_hash_mix_float(hk_hash_mix_float(hk_hash_mix_float(h, c->intra_gbps), c->inter_gbps), c->us);
   for (int i = 0; i < c->nchannels; i++) {
     for (int r = 0; r < c->nranks; r++) h = hk_hash_mix(h, c->at[i].order[r]);
     h = hk_hash_mix(h, (uint64_t)c->at[i].net_in << 32 | c->at[i].net_out);

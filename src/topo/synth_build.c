@@ -51,8 +51,7 @@ static hk_status synth_build_add_cpus(builder *b) {
       n->cpu.mask[(c + k) / 64] |= 1ull << ((c + k) % 64);
     /* All CPUs of one tray are linked. */
     for (int j = i / b->per_tray * b->per_tray; j < i; j++)
-      HK_OR_RETURN(hk_topo_link(b->t, b->cpu[j], b->cpu[i], HK_EDGE_SYS, 1, hk_cpu_link_gbps(&n->cpu),
-                                hk_link_us(HK_EDGE_SYS, false)));
+      HK_OR_RETURN(hk_topo_link_usual(b->t, b->cpu[j], b->cpu[i], HK_EDGE_SYS, 1, hk_cpu_link_gbps(&n->cpu)));
   }
   return HK_OK;
 }
@@ -73,8 +72,7 @@ static hk_status synth_build_add_pci(builder *b, hk_node_kind kind, int cpu, uin
                                             : 0x020700;
   n->pci.gts = n->pci.max_gts = hk_pci_gts(gen);
   n->pci.width = n->pci.max_width = width;
-  return hk_topo_link(b->t, parent, *out, HK_EDGE_PCI, 1, hk_pci_gbps(n->pci.gts, width),
-                      hk_link_us(HK_EDGE_PCI, false));
+  return hk_topo_link_usual(b->t, parent, *out, HK_EDGE_PCI, 1, hk_pci_gbps(n->pci.gts, width));
 }
 
 /* Fills in all fields of a GPU that depend only on the words. */
@@ -96,8 +94,7 @@ static hk_status synth_build_add_gpu(builder *b, int i, int cpu, uint32_t parent
   n->gpu.gdr = b->s->gdr;
   synth_build_describe_gpu(b, n);
   if (part->c2c_gbps > 0)
-    HK_OR_RETURN(
-        hk_topo_link(b->t, b->cpu[cpu], b->gpu[i], HK_EDGE_C2C, 1, part->c2c_gbps, hk_link_us(HK_EDGE_C2C, false)));
+    HK_OR_RETURN(hk_topo_link_usual(b->t, b->cpu[cpu], b->gpu[i], HK_EDGE_C2C, 1, part->c2c_gbps));
   return HK_OK;
 }
 
@@ -115,7 +112,7 @@ static hk_status synth_build_add_port(builder *b, int i, int cpu, uint32_t nic) 
       (hk_net_info){.dev = i, .port = 1, .mbps = mbps, .guid = 0x486f636b65740000u + (uint64_t)i, .rail = i % rails};
   n->net.gdr = b->s->gdr;
   n->net.ethernet = b->s->ethernet;
-  return hk_topo_link(b->t, nic, net, HK_EDGE_PORT, 1, hk_port_gbps(mbps), hk_link_us(HK_EDGE_PORT, false));
+  return hk_topo_link_usual(b->t, nic, net, HK_EDGE_PORT, 1, hk_port_gbps(mbps));
 }
 
 static hk_status synth_build_add_nic(builder *b, int i, int cpu, uint32_t parent) {
@@ -146,11 +143,10 @@ static hk_status synth_build_add_devices(builder *b) {
   return HK_OK;
 }
 
-static hk_status synth_build_wire(builder *b, uint32_t x, uint32_t y, int count, bool direct) {
+static hk_status synth_build_wire(builder *b, uint32_t x, uint32_t y, int count) {
   float each = b->s->link_gbps > 0 ? b->s->link_gbps : hk_nvlink_gbps(b->s->sm ? b->s->sm : b->s->gpu->sm);
   if (!(each > 0)) each = 20; /* as in files */
-  return hk_topo_link(b->t, x, y, HK_EDGE_NVLINK, (unsigned)count, (float)count * each,
-                      hk_link_us(HK_EDGE_NVLINK, direct));
+  return hk_topo_link_usual(b->t, x, y, HK_EDGE_NVLINK, (unsigned)count, (float)count * each);
 }
 
 static hk_status synth_build_add_wires(builder *b, const hk_synth_wire *w, uint32_t n) {
@@ -158,7 +154,7 @@ static hk_status synth_build_add_wires(builder *b, const hk_synth_wire *w, uint3
     if (w[i].a >= b->s->ngpus || w[i].b >= b->s->ngpus)
       return HK_FAIL(HK_ERR_ARGUMENT, "machine %s: link %d-%d, but the GPUs are 0 to %d", b->t->name, w[i].a, w[i].b,
                      b->s->ngpus - 1);
-    HK_OR_RETURN(synth_build_wire(b, b->gpu[w[i].a], b->gpu[w[i].b], w[i].count, true));
+    HK_OR_RETURN(synth_build_wire(b, b->gpu[w[i].a], b->gpu[w[i].b], w[i].count));
   }
   return HK_OK;
 }
@@ -167,7 +163,7 @@ static hk_status synth_build_add_nvswitch(builder *b, int links) {
   uint32_t nvs;
   HK_OR_RETURN(hk_topo_add(b->t, HK_NODE_NVS, 0, &nvs));
   if (b->s->chips) snprintf(b->t->nodes[nvs].name, HK_NODE_NAME, "%d NVSwitches", b->s->chips);
-  for (int g = 0; g < b->s->ngpus; g++) HK_OR_RETURN(synth_build_wire(b, b->gpu[g], nvs, links, false));
+  for (int g = 0; g < b->s->ngpus; g++) HK_OR_RETURN(synth_build_wire(b, b->gpu[g], nvs, links));
   return HK_OK;
 }
 
@@ -180,7 +176,7 @@ static hk_status synth_build_add_mesh(builder *b, int links) {
   /* AMD's boards are wired for all their GPUs: fewer in a machine get no more links to each other. */
   const int each = n > 1 && (b->s->gpu->kind != HK_GPU_AMD || b->s->nvlink >= 0) ? links / (n - 1) : 1;
   for (int i = 0; i < n; i++)
-    for (int k = i + 1; k < n; k++) HK_OR_RETURN(synth_build_wire(b, b->gpu[i], b->gpu[k], each, true));
+    for (int k = i + 1; k < n; k++) HK_OR_RETURN(synth_build_wire(b, b->gpu[i], b->gpu[k], each));
   return HK_OK;
 }
 
@@ -203,8 +199,7 @@ static hk_status synth_build_join_gpus(builder *b) {
       if (s->ngpus == 8) return synth_build_add_wires(b, cube, HK_ARRAY_LENGTH(cube));
       return HK_FAIL(HK_ERR_ARGUMENT, "machine %s: a hybrid cube mesh has 8 GPUs, not %d", b->t->name, s->ngpus);
     case HK_JOIN_PAIRS:
-      for (int i = 0; i + 1 < s->ngpus; i += 2)
-        HK_OR_RETURN(synth_build_wire(b, b->gpu[i], b->gpu[i + 1], links, true));
+      for (int i = 0; i + 1 < s->ngpus; i += 2) HK_OR_RETURN(synth_build_wire(b, b->gpu[i], b->gpu[i + 1], links));
   }
   return HK_OK;
 }

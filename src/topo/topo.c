@@ -16,23 +16,23 @@ const char *hk_node_kind_name(hk_node_kind k) {
   return (unsigned)k < HK_NODE_KINDS ? names[k] : "unknown node";
 }
 
-void hk_node_label(const hk_node *n, char *text) {
+static void topo_name_id(uint8_t kind, uint64_t id, char *text) {
+  const char *name = hk_node_kind_name((hk_node_kind)kind);
   char bus[24];
-  const char *kind = hk_node_kind_name((hk_node_kind)n->kind);
-  if (n->kind == HK_NODE_GPU && n->gpu.dev >= 0) {
+  hk_bus_id_format(id, bus);
+  if (kind == HK_NODE_PCI || kind == HK_NODE_GPU || kind == HK_NODE_NIC)
+    snprintf(text, HK_NODE_LABEL, "%s %s", name, bus);
+  else
+    snprintf(text, HK_NODE_LABEL, "%s %llu", name, (unsigned long long)id);
+}
+
+void hk_node_label(const hk_node *n, char *text) {
+  if (n->kind == HK_NODE_GPU && n->gpu.dev >= 0)
     snprintf(text, HK_NODE_LABEL, "GPU %d", n->gpu.dev);
-    return;
-  }
-  switch (n->kind) {
-    case HK_NODE_NVS: snprintf(text, HK_NODE_LABEL, "NVS"); break;
-    case HK_NODE_GPU: /* without a number */
-    case HK_NODE_PCI:
-    case HK_NODE_NIC:
-      hk_bus_id_format(n->id, bus);
-      snprintf(text, HK_NODE_LABEL, "%s %s", kind, bus);
-      break;
-    default: snprintf(text, HK_NODE_LABEL, "%s %llu", kind, (unsigned long long)n->id);
-  }
+  else if (n->kind == HK_NODE_NVS)
+    snprintf(text, HK_NODE_LABEL, "NVS");
+  else
+    topo_name_id(n->kind, n->id, text);
 }
 
 hk_status hk_topo_new(hk_topo **out, const char *name) {
@@ -113,16 +113,6 @@ static int topo_by_kind_and_id(const void *a, const void *b) {
   const place *x = a, *y = b;
   if (x->kind != y->kind) return x->kind < y->kind ? -1 : 1;
   return x->id < y->id ? -1 : x->id > y->id;
-}
-
-static void topo_name_id(uint8_t kind, uint64_t id, char *text) {
-  const char *name = hk_node_kind_name((hk_node_kind)kind);
-  char bus[24];
-  hk_bus_id_format(id, bus);
-  if (kind == HK_NODE_PCI || kind == HK_NODE_GPU || kind == HK_NODE_NIC)
-    snprintf(text, HK_NODE_LABEL, "%s %s", name, bus);
-  else
-    snprintf(text, HK_NODE_LABEL, "%s %llu", name, (unsigned long long)id);
 }
 
 static hk_status topo_sort_nodes(hk_topo *t) {
@@ -230,8 +220,9 @@ static hk_status topo_check_connected(const hk_topo *t) {
   seen[0] = true;
   for (uint32_t i = 0; i < n; i++) {
     const hk_node *at = &t->nodes[queue[i]];
-    for (uint32_t e = at->first_edge; e < at->first_edge + at->nedges; e++)
-      if (!seen[t->edges[e].to]) seen[queue[n++] = t->edges[e].to] = true;
+    const hk_edge *e = hk_topo_edges(t, at);
+    for (uint32_t k = 0; k < at->nedges; k++)
+      if (!seen[e[k].to]) seen[queue[n++] = e[k].to] = true;
   }
   for (uint32_t i = 0; i < t->nnodes && rc == HK_OK; i++) {
     char a[HK_NODE_LABEL], b[HK_NODE_LABEL];
@@ -251,13 +242,7 @@ out:
 /* --- The hash of all that decisions depend on: not of names, PCI ids, GUIDs, or the cores this process may use --- */
 
 static void topo_mix(uint64_t *h, uint64_t value) { *h = hk_hash_mix(*h, value); }
-
-static void topo_mix_float(uint64_t *h, float value) {
-  uint32_t bits;
-  value += 0.0f; /* -0 is 0 */
-  memcpy(&bits, &value, sizeof bits);
-  topo_mix(h, bits);
-}
+static void topo_mix_float(uint64_t *h, float value) { *h = hk_hash_mix_float(*h, value); }
 
 static void topo_mix_text(uint64_t *h, const char *text, size_t most) {
   size_t n = strnlen(text, most);
@@ -324,15 +309,10 @@ hk_status hk_topo_finish(hk_topo *t) {
 }
 
 uint32_t hk_topo_find(const hk_topo *t, hk_node_kind kind, uint64_t id) {
-  uint32_t low = t->first_of[kind], high = t->first_of[kind + 1];
-  while (low < high) {
-    uint32_t middle = low + (high - low) / 2;
-    if (t->nodes[middle].id == id) return middle;
-    if (t->nodes[middle].id < id)
-      low = middle + 1;
-    else
-      high = middle;
-  }
+  const bool sorted = topo_finished(t);
+  const uint32_t first = sorted ? t->first_of[kind] : 0, end = sorted ? t->first_of[kind + 1] : t->nnodes;
+  for (uint32_t i = first; i < end; i++)
+    if (t->nodes[i].kind == kind && t->nodes[i].id == id) return i;
   return UINT32_MAX;
 }
 

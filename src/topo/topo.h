@@ -118,8 +118,10 @@ hk_status hk_topo_remark(hk_topo *t, const char *format, ...) __attribute__((for
 /* Sorts, joins parallel edges, checks (connected, ids unique, bandwidths positive: HK_ERR_ARGUMENT names the fault),
  * hashes. Afterwards the topology is constant. */
 hk_status hk_topo_finish(hk_topo *t);
+/* The edges that leave a node, n->nedges of them; sorted by hk_topo_finish. */
+static inline const hk_edge *hk_topo_edges(const hk_topo *t, const hk_node *n) { return t->edges + n->first_edge; }
 static inline uint32_t hk_topo_count(const hk_topo *t, hk_node_kind k) { return t->first_of[k + 1] - t->first_of[k]; }
-/* Index of the node, or UINT32_MAX. */
+/* Index of the node, or UINT32_MAX. Before hk_topo_finish, too. */
 uint32_t hk_topo_find(const hk_topo *t, hk_node_kind kind, uint64_t id);
 
 /* "0000:1b:00.0" or "1b:00.0" to domain << 20 | bus << 12 | device << 4 | function and back; text needs 24 bytes. */
@@ -159,8 +161,9 @@ typedef struct hk_cluster {
 /* Takes ownership of `t`, also on error. */
 hk_status hk_cluster_of(hk_cluster **out, hk_topo *t, int nhosts);
 void hk_cluster_free(hk_cluster *c);
+static inline int hk_cluster_kind(const hk_cluster *c, int host) { return c->kind_of ? c->kind_of[host] : 0; }
 static inline const hk_topo *hk_cluster_host(const hk_cluster *c, int host) {
-  return c->kinds[c->kind_of ? c->kind_of[host] : 0];
+  return c->kinds[hk_cluster_kind(c, host)];
 }
 
 /* Where a rank is: on a GPU, or on a CPU whose memory it uses. */

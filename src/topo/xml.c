@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Topology files: read alone, and merged with what detection found. */
 #include "xml.h"
+#include <stdlib.h>
 #include <string.h>
+#include "../base/text_file.h"
 #include "xml_build.h"
 
 static const char *xml_base_name(const char *path) {
@@ -15,18 +17,18 @@ hk_status hk_topo_parse_xml(hk_topo **out, const char *name, const char *text, s
   hk_xml_tree *tree;
   *out = NULL;
   HK_OR_RETURN(hk_xml_parse(&tree, text, bytes, &r));
-  hk_status rc = hk_xml_build(out, xml_base_name(name), tree, &r);
+  const hk_status rc = hk_xml_build(out, xml_base_name(name), tree);
   hk_xml_free(tree);
   return rc;
 }
 
 hk_status hk_topo_read_xml(hk_topo **out, const char *path, hk_xml_sink *sink, void *arg) {
-  hk_xml_report r = {.file = path, .sink = sink, .arg = arg};
-  hk_xml_tree *tree;
+  char *text;
+  size_t bytes;
   *out = NULL;
-  HK_OR_RETURN(hk_xml_read(&tree, &r));
-  hk_status rc = hk_xml_build(out, xml_base_name(path), tree, &r);
-  hk_xml_free(tree);
+  HK_OR_RETURN(hk_text_read(path, HK_XML_BYTES, &text, &bytes));
+  const hk_status rc = hk_topo_parse_xml(out, path, text, bytes, sink, arg);
+  free(text);
   return rc;
 }
 
@@ -34,11 +36,15 @@ hk_status hk_topo_read_xml(hk_topo **out, const char *path, hk_xml_sink *sink, v
 
 static bool xml_is(const hk_xml_node *n, const char *name) { return !strcmp(n->name, name); }
 
-/* The <pci> with this bus id, or the <cpu> with this NUMA id, anywhere below `n`. */
+/* Two values of an attribute; NULL equals nothing. A bus id has several forms. */
+static bool xml_equal(const char *a, const char *b) {
+  uint64_t x, y;
+  return a && b && (!strcmp(a, b) || (hk_bus_id_parse(a, &x) && hk_bus_id_parse(b, &y) && x == y));
+}
+
+/* The element with this value of its attribute `key`: `n`, or one below it. */
 static hk_xml_node *xml_find(hk_xml_node *n, const char *name, const char *key, const char *value) {
-  const char *has = xml_is(n, name) ? hk_xml_get(n, key) : NULL;
-  uint64_t a, b;
-  if (has && (!strcmp(has, value) || (hk_bus_id_parse(has, &a) && hk_bus_id_parse(value, &b) && a == b))) return n;
+  if (xml_is(n, name) && xml_equal(hk_xml_get(n, key), value)) return n;
   for (hk_xml_node *c = n->first; c; c = c->next) {
     hk_xml_node *found = xml_find(c, name, key, value);
     if (found) return found;
@@ -56,11 +62,9 @@ static const char *xml_key_of(const hk_xml_node *n) {
 }
 
 static hk_xml_node *xml_brother(hk_xml_node *parent, const hk_xml_node *n) {
-  const char *key = xml_key_of(n), *value = key ? hk_xml_get(n, key) : NULL;
-  for (hk_xml_node *c = parent->first; c; c = c->next) {
-    const char *has = key ? hk_xml_get(c, key) : NULL;
-    if (xml_is(c, n->name) && (!key || (has && value && !strcmp(has, value)))) return c;
-  }
+  const char *key = xml_key_of(n);
+  for (hk_xml_node *c = parent->first; c; c = c->next)
+    if (xml_is(c, n->name) && (!key || xml_equal(hk_xml_get(c, key), hk_xml_get(n, key)))) return c;
   return NULL;
 }
 
@@ -101,9 +105,9 @@ static void xml_same_host(hk_xml_tree *t, hk_xml_node *cpu) {
 
 /* Finds a detected CPU or bridge in the file's tree, or adds it. */
 static hk_xml_node *xml_place(hk_xml_tree *t, const hk_xml_node *seen) {
-  const char *key = xml_key_of(seen), *value = key ? hk_xml_get(seen, key) : NULL;
   if (!seen->parent) return t->root;
-  hk_xml_node *at = value ? xml_find(t->root, seen->name, key, value) : NULL;
+  const char *key = xml_key_of(seen);
+  hk_xml_node *at = xml_find(t->root, seen->name, key, hk_xml_get(seen, key));
   if (at) {
     xml_add_attrs(t, at, seen);
   } else {
@@ -115,11 +119,9 @@ static hk_xml_node *xml_place(hk_xml_tree *t, const hk_xml_node *seen) {
 
 /* The file's element of a device: a <pci> by its bus id; a NIC that is no PCI device by its port's name. */
 static hk_xml_node *xml_in_file(hk_xml_tree *t, const hk_xml_node *seen) {
-  if (xml_is(seen, "pci"))
-    return hk_xml_get(seen, "busid") ? xml_find(t->root, "pci", "busid", hk_xml_get(seen, "busid")) : NULL;
+  if (xml_is(seen, "pci")) return xml_find(t->root, "pci", "busid", hk_xml_get(seen, "busid"));
   const hk_xml_node *port = hk_xml_child(seen, "net");
-  const char *name = port ? hk_xml_get(port, "name") : NULL;
-  hk_xml_node *found = name ? xml_find(t->root, "net", "name", name) : NULL;
+  const hk_xml_node *found = port ? xml_find(t->root, "net", "name", hk_xml_get(port, "name")) : NULL;
   return found && xml_is(found->parent, "nic") ? found->parent : NULL;
 }
 
@@ -136,21 +138,16 @@ static void xml_add_seen(hk_xml_tree *t, const hk_xml_node *seen) {
   for (const hk_xml_node *c = seen->first; c; c = c->next) xml_add_seen(t, c);
 }
 
-static bool xml_kept(const hk_xml_node *n) {
-  const char *keep = hk_xml_get(n, "keep");
-  return keep && !strcmp(keep, "1");
-}
+static bool xml_kept(const hk_xml_node *n) { return !strcmp(hk_xml_text(n, "keep"), "1"); }
 
 /* True if `n` stays. Devices and ports that detection did not see are removed, and bridges without any device.
  * `keep="1"` keeps one, as in NCCL. */
 static bool xml_trim(hk_xml_node *n, hk_xml_node *seen) {
-  const char *bus = xml_is(n, "pci") ? hk_xml_get(n, "busid") : NULL,
-             *name = xml_is(n, "net") ? hk_xml_get(n, "name") : NULL;
-  const hk_xml_node *device = bus ? xml_find(seen, "pci", "busid", bus) : NULL;
-  bool bridge = bus && !hk_xml_child(n, "gpu") && !hk_xml_child(n, "nic");
-  bool stays = xml_kept(n) || (bus                ? device && xml_is_device(device)
-                               : xml_is(n, "net") ? name && xml_find(seen, "net", "name", name)
-                                                  : !xml_is(n, "nic"));
+  const bool pci = xml_is(n, "pci"), port = xml_is(n, "net");
+  const char *key = pci || port ? xml_key_of(n) : NULL;
+  const hk_xml_node *same = key ? xml_find(seen, n->name, key, hk_xml_get(n, key)) : NULL;
+  const bool bridge = pci && !hk_xml_child(n, "gpu") && !hk_xml_child(n, "nic");
+  bool stays = xml_kept(n) || (pci ? same && xml_is_device(same) : port ? same != NULL : !xml_is(n, "nic"));
   for (hk_xml_node *c = n->first, *next; c; c = next) {
     next = c->next;
     if (!xml_trim(c, seen))
@@ -170,11 +167,12 @@ hk_status hk_topo_read_xml_over(hk_topo **out, const char *path, const hk_topo *
   *out = NULL;
   HK_TRY(hk_xml_read(&file, &r), out);
   /* A wrong file is refused with its own errors, before it is merged. */
-  HK_TRY(hk_xml_build(&checked, path, file, &r), out);
+  HK_TRY(hk_xml_build(&checked, path, file), out);
   HK_TRY(hk_xml_of_topo(&seen, detected), out);
   xml_add_seen(file, seen->root);
   xml_trim(file->root, seen->root);
-  rc = hk_xml_build(out, detected->name, file, &merged);
+  file->report = &merged;
+  rc = hk_xml_build(out, detected->name, file);
 out:
   hk_topo_free(checked);
   hk_xml_free(seen);

@@ -15,7 +15,6 @@ static bool xml_graph_is_pattern(long number, hk_pattern p) {
 }
 
 typedef struct reader {
-  hk_xml_report *r;
   const hk_topo *t;
   const hk_search *what;
   hk_channels *c;
@@ -32,11 +31,10 @@ static uint32_t xml_graph_device_node(const hk_topo *t, int dev) {
 static uint32_t xml_graph_named_node(const reader *b, const hk_xml_node *xml, const char *key, hk_node_kind kind) {
   uint32_t node;
   long v;
-  if (!hk_xml_int(b->r, xml, key, true, 0, 65535, &v)) return UINT32_MAX;
+  if (!hk_xml_int(xml, key, true, 0, 65535, &v)) return UINT32_MAX;
   node = kind == HK_NODE_GPU ? xml_graph_device_node(b->t, (int)v) : hk_topo_find(b->t, kind, (uint64_t)v);
   if (node == UINT32_MAX)
-    hk_xml_say(b->r, xml, true, "<%s %s=\"%ld\">: this machine has no such %s", xml->name, key, v,
-               hk_node_kind_name(kind));
+    hk_xml_say(xml, true, "<%s %s=\"%ld\">: this machine has no such %s", xml->name, key, v, hk_node_kind_name(kind));
   return node;
 }
 
@@ -52,7 +50,7 @@ static void xml_graph_take_rank(const reader *b, const hk_xml_node *xml, uint32_
     c->order[(*n)++] = (uint16_t)i;
     return;
   }
-  hk_xml_say(b->r, xml, true, any ? "this channel passes the same rank twice" : "no rank is on this device");
+  hk_xml_say(xml, true, any ? "this channel passes the same rank twice" : "no rank is on this device");
 }
 
 static void xml_graph_read_channel(reader *b, const hk_xml_node *xml, hk_channel_order *c) {
@@ -61,7 +59,7 @@ static void xml_graph_read_channel(reader *b, const hk_xml_node *xml, hk_channel
   for (const hk_xml_node *x = xml->first; x; x = x->next) {
     if (!strcmp(x->name, "net")) {
       uint32_t net = xml_graph_named_node(b, x, "dev", HK_NODE_NET);
-      if (nets == 2) hk_xml_say(b->r, x, true, "a channel has at most two <net>: the way in and the way out");
+      if (nets == 2) hk_xml_say(x, true, "a channel has at most two <net>: the way in and the way out");
       if (nets == 0) c->net_in = net;
       c->net_out = net;
       nets++;
@@ -75,55 +73,38 @@ static void xml_graph_read_channel(reader *b, const hk_xml_node *xml, hk_channel
   for (int i = 0; i < b->what->nranks && n > 0 && b->c->pattern == HK_PATTERN_STAR; i++)
     if (!b->used[i]) c->order[n++] = (uint16_t)i;
   if (n != b->what->nranks)
-    hk_xml_say(b->r, xml, true, "this channel passes %d of %d ranks; it must pass each once", n, b->what->nranks);
+    hk_xml_say(xml, true, "this channel passes %d of %d ranks; it must pass each once", n, b->what->nranks);
 }
 
-static hk_status xml_graph_new_channels(hk_channels **out, hk_pattern pattern, int nranks, int nchannels) {
-  hk_channels *c = calloc(1, sizeof *c);
-  *out = c;
-  if (!c) return HK_FAIL_ERRNO("no memory for channels");
-  c->pattern = (uint8_t)pattern;
-  c->nranks = nranks;
-  c->at = calloc((size_t)nchannels, sizeof *c->at);
-  if (!c->at) return HK_FAIL_ERRNO("no memory for channels");
-  for (int i = 0; i < nchannels; i++) {
-    c->at[i].net_in = c->at[i].net_out = UINT32_MAX;
-    c->at[i].order = calloc((size_t)nranks, sizeof *c->at[i].order);
-    c->nchannels = i + 1;
-    if (!c->at[i].order) return HK_FAIL_ERRNO("no memory for channels");
-  }
-  return HK_OK;
-}
-
-static void xml_graph_read_class(hk_xml_report *r, const hk_xml_node *xml, const char *name, uint8_t *out) {
+static void xml_graph_read_class(const hk_xml_node *xml, const char *name, uint8_t *out) {
   const char *text = hk_xml_get(xml, name);
   hk_path_class cls;
   if (!text) return;
   if (hk_path_class_parse(text, &cls))
     *out = (uint8_t)cls;
   else
-    hk_xml_say(r, xml, true, "%s=\"%.40s\" is no class of paths such as NVL, PIX or SYS", name, text);
+    hk_xml_say(xml, true, "%s=\"%.40s\" is no class of paths such as NVL, PIX or SYS", name, text);
 }
 
 static hk_status xml_graph_read_graph(reader *b, const hk_xml_node *xml, hk_pattern pattern) {
   long stated = 0;
   int n = 0;
-  for (const hk_xml_node *x = xml->first; x; x = x->next) n += !strcmp(x->name, "channel");
+  for (const hk_xml_node *x = hk_xml_child(xml, "channel"); x; x = hk_xml_next(x)) n++;
   if (n < 1 || n > HK_CHANNEL_LIMIT) {
-    hk_xml_say(b->r, xml, true, "a <graph> with %d channels; 1 to %d are possible", n, HK_CHANNEL_LIMIT);
+    hk_xml_say(xml, true, "a <graph> with %d channels; 1 to %d are possible", n, HK_CHANNEL_LIMIT);
     return HK_OK;
   }
-  if (hk_xml_int(b->r, xml, "nchannels", false, 0, 65535, &stated) && stated != n)
-    hk_xml_say(b->r, xml, false, "nchannels=\"%ld\", but there are %d <channel>", stated, n);
-  HK_OR_RETURN(xml_graph_new_channels(&b->c, pattern, b->what->nranks, n));
-  xml_graph_read_class(b->r, xml, "typeintra", &b->c->intra_cls);
-  xml_graph_read_class(b->r, xml, "typeinter", &b->c->inter_cls);
-  hk_xml_float(b->r, xml, "speedintra", false, 0, 1e6f, &b->c->intra_gbps);
-  hk_xml_float(b->r, xml, "speedinter", false, 0, 1e6f, &b->c->inter_gbps);
-  hk_xml_float(b->r, xml, "hk_us", false, 0, 1e6f, &b->c->us);
+  if (hk_xml_int(xml, "nchannels", false, 0, 65535, &stated) && stated != n)
+    hk_xml_say(xml, false, "nchannels=\"%ld\", but there are %d <channel>", stated, n);
+  HK_OR_RETURN(hk_channels_new(&b->c, pattern, b->what->nranks, n));
+  xml_graph_read_class(xml, "typeintra", &b->c->intra_cls);
+  xml_graph_read_class(xml, "typeinter", &b->c->inter_cls);
+  hk_xml_float(xml, "speedintra", false, 0, 1e6f, &b->c->intra_gbps);
+  hk_xml_float(xml, "speedinter", false, 0, 1e6f, &b->c->inter_gbps);
+  hk_xml_float(xml, "hk_us", false, 0, 1e6f, &b->c->us);
   n = 0;
-  for (const hk_xml_node *x = xml->first; x; x = x->next)
-    if (!strcmp(x->name, "channel")) xml_graph_read_channel(b, x, &b->c->at[n++]);
+  for (const hk_xml_node *x = hk_xml_child(xml, "channel"); x; x = hk_xml_next(x))
+    xml_graph_read_channel(b, x, &b->c->at[n++]);
   b->c->hash = hk_channels_hash(b->c);
   return HK_OK;
 }
@@ -131,21 +112,18 @@ static hk_status xml_graph_read_graph(reader *b, const hk_xml_node *xml, hk_patt
 static hk_status xml_graph_read_graphs(reader *b, const hk_xml_node *root, hk_pattern pattern) {
   long v;
   if (strcmp(root->name, "graphs")) {
-    hk_xml_say(b->r, root, true, "a file of channels begins with <graphs>, not <%.40s>", root->name);
+    hk_xml_say(root, true, "a file of channels begins with <graphs>, not <%.40s>", root->name);
     return HK_OK;
   }
-  if (hk_xml_int(b->r, root, "version", true, 0, 1000000, &v) && v != 1)
-    hk_xml_say(b->r, root, true, "version %ld of the graph XML; only version 1 is known", v);
-  hk_xml_check_names(b->r, root);
-  for (const hk_xml_node *x = root->first; x; x = x->next) {
-    if (strcmp(x->name, "graph") || !hk_xml_int(b->r, x, "pattern", true, 0, 100, &v)) continue;
-    if (!xml_graph_is_pattern(v, pattern)) continue;
-    if (!b->c) {
-      hk_status rc = xml_graph_read_graph(b, x, pattern);
-      if (rc != HK_OK) return rc;
-    } else {
-      hk_xml_say(b->r, x, false, "a second <graph> of this pattern is ignored");
-    }
+  if (hk_xml_int(root, "version", true, 0, 1000000, &v) && v != 1)
+    hk_xml_say(root, true, "version %ld of the graph XML; only version 1 is known", v);
+  hk_xml_check_names(root);
+  for (const hk_xml_node *x = hk_xml_child(root, "graph"); x; x = hk_xml_next(x)) {
+    if (!hk_xml_int(x, "pattern", true, 0, 100, &v) || !xml_graph_is_pattern(v, pattern)) continue;
+    if (b->c)
+      hk_xml_say(x, false, "a second <graph> of this pattern is ignored");
+    else
+      HK_OR_RETURN(xml_graph_read_graph(b, x, pattern));
   }
   return HK_OK;
 }
@@ -153,7 +131,7 @@ static hk_status xml_graph_read_graphs(reader *b, const hk_xml_node *root, hk_pa
 hk_status hk_channels_read_xml(hk_channels **out, const char *path, hk_pattern pattern, const hk_topo *t,
                                const hk_search *what) {
   hk_xml_report r = {.file = path};
-  reader b = {.r = &r, .t = t, .what = what};
+  reader b = {.t = t, .what = what};
   hk_xml_tree *tree = NULL;
   hk_status rc;
   *out = NULL;

@@ -28,26 +28,26 @@ void hk_xml_take_link(reader *b, const hk_xml_node *xml, uint32_t gpu, uint32_t 
 static void xml_links_find_peer(reader *b, link_row *row) {
   const char *target = hk_xml_get(row->xml, "target"), *name = row->xml->name;
   uint64_t class_code = 0x068000, id = 0;
-  bool classed = hk_xml_hex(b->r, row->xml, "tclass", 0xffffff, &class_code);
-  if (!hk_xml_int(b->r, row->xml, "count", true, 1, 1024, &row->count)) return;
+  bool classed = hk_xml_hex(row->xml, "tclass", 0xffffff, &class_code);
+  if (!hk_xml_int(row->xml, "count", true, 1, 1024, &row->count)) return;
   if (!target || !hk_bus_id_parse(target, &id)) {
-    hk_xml_say(b->r, row->xml, true, "<%s> needs a target, the PCI address of the other end", name);
+    hk_xml_say(row->xml, true, "<%s> needs a target, the PCI address of the other end", name);
     return;
   }
-  uint32_t gpu = hk_xml_index(b->t, HK_NODE_GPU, id + row->bus); /* of the same host, or of another one */
-  if (gpu == UINT32_MAX) gpu = hk_xml_index(b->t, HK_NODE_GPU, id);
+  uint32_t gpu = hk_topo_find(b->t, HK_NODE_GPU, id + row->bus); /* of the same host, or of another one */
+  if (gpu == UINT32_MAX) gpu = hk_topo_find(b->t, HK_NODE_GPU, id);
   if (gpu == row->gpu) /* Azure's file for NC A100 v4 has them */
-    hk_xml_say(b->r, row->xml, false, "<%s> of a GPU to itself: left out", name);
+    hk_xml_say(row->xml, false, "<%s> of a GPU to itself: left out", name);
   else if (gpu != UINT32_MAX)
     row->peer = gpu;
   else if (class_code == 0x068001)
     row->peer = row->cpu; /* POWER */
   else if (class_code >> 8 == 0x0680) {
-    if (!classed) hk_xml_say(b->r, row->xml, false, "<%s> without tclass counts as one to an NVSwitch", name);
+    if (!classed) hk_xml_say(row->xml, false, "<%s> without tclass counts as one to an NVSwitch", name);
     if (b->nvs == UINT32_MAX && b->rc == HK_OK) b->rc = hk_topo_add(b->t, HK_NODE_NVS, 0, &b->nvs);
     row->peer = b->nvs;
   } else {
-    hk_xml_say(b->r, row->xml, false, "<%s> to %.40s, which is not in this file: left out", name, target);
+    hk_xml_say(row->xml, false, "<%s> to %.40s, which is not in this file: left out", name, target);
   }
 }
 
@@ -78,22 +78,22 @@ static void xml_links_join_rows(reader *b, const link_row *row, uint32_t n) {
     char from[HK_NODE_LABEL], to[HK_NODE_LABEL];
     hk_node_label(gpu, from);
     hk_node_label(peer, to);
-    hk_xml_say(b->r, row->xml, false, "%s lists %ld links to %s, which lists %ld back; the larger number counts", from,
-               there, to, back);
+    hk_xml_say(row->xml, false, "%s lists %ld links to %s, which lists %ld back; the larger number counts", from, there,
+               to, back);
   }
   long count = there > back ? there : back;
   if (gbps < 0 && !(hk_nvlink_gbps(gpu->gpu.sm) > 0))
-    hk_xml_say(b->r, row->xml, false, "links of a GPU whose sm is unknown or has none count as 20 GB/s each");
+    hk_xml_say(row->xml, false, "links of a GPU whose sm is unknown or has none count as 20 GB/s each");
   if (gbps < 0) gbps = hk_xml_nvlink_gbps(gpu->gpu.sm, (unsigned)count);
-  if (us < 0) us = hk_link_us(HK_EDGE_NVLINK, peer->kind != HK_NODE_NVS);
+  if (us < 0) us = peer->kind == HK_NODE_NVS ? HK_SWITCH_LINK_US : hk_link_us(HK_EDGE_NVLINK);
   hk_xml_join(b, row->gpu, row->peer, HK_EDGE_NVLINK, (unsigned)count, gbps, us);
 }
 
 static void xml_links_read_c2c(reader *b, const link_row *row) {
   long bw = 0, count = 0;
-  float gbps = row->gbps, us = row->us >= 0 ? row->us : hk_link_us(HK_EDGE_C2C, false);
-  bool given = hk_xml_int(b->r, row->xml, "bw", true, 1, 100000000, &bw);
-  if (!hk_xml_int(b->r, row->xml, "count", true, 1, 1024, &count) || !given) return;
+  float gbps = row->gbps, us = row->us >= 0 ? row->us : hk_link_us(HK_EDGE_C2C);
+  bool given = hk_xml_int(row->xml, "bw", true, 1, 100000000, &bw);
+  if (!hk_xml_int(row->xml, "count", true, 1, 1024, &count) || !given) return;
   hk_xml_join(b, row->cpu, row->gpu, HK_EDGE_C2C, (unsigned)count, gbps >= 0 ? gbps : (float)bw * (float)count / 1000,
               us);
 }
@@ -124,7 +124,7 @@ static void xml_links_compare_gpus(reader *b) {
 
 void hk_xml_join_links(reader *b) {
   for (uint32_t i = 0; i < b->nrows; i++) {
-    hk_xml_own_figures(b->r, b->rows[i].xml, &b->rows[i].gbps, &b->rows[i].us);
+    hk_xml_own_figures(b->rows[i].xml, &b->rows[i].gbps, &b->rows[i].us);
     if (strcmp(b->rows[i].xml->name, "c2c"))
       xml_links_find_peer(b, &b->rows[i]);
     else

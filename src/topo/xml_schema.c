@@ -34,7 +34,7 @@ static void xml_schema_guess(const char *name, const char *const *names, size_t 
   if (near && hk_param_misspelt(name, distance)) snprintf(text, size, "; did you mean %s?", near);
 }
 
-static void xml_schema_check_attrs(hk_xml_report *r, const hk_xml_node *n, const element *e) {
+static void xml_schema_check_attrs(const hk_xml_node *n, const element *e) {
   char words[512], hint[80];
   const char *names[24];
   size_t count = 0;
@@ -45,11 +45,11 @@ static void xml_schema_check_attrs(hk_xml_report *r, const hk_xml_node *n, const
   for (const hk_xml_attr *a = n->attrs; a; a = a->next) {
     if (xml_schema_listed(e->attrs, a->name)) continue;
     xml_schema_guess(a->name, names, count, hint, sizeof hint);
-    hk_xml_say(r, n, false, "the attribute %.40s of <%s> is not known and ignored%s", a->name, n->name, hint);
+    hk_xml_say(n, false, "the attribute %.40s of <%s> is not known and ignored%s", a->name, n->name, hint);
   }
 }
 
-void hk_xml_check_names(hk_xml_report *r, const hk_xml_node *n) {
+void hk_xml_check_names(const hk_xml_node *n) {
   const element *e = xml_schema_find(n->name);
   if (!e || (n->parent && !xml_schema_listed(e->inside, n->parent->name))) {
     const char *names[HK_ARRAY_LENGTH(elements)];
@@ -58,9 +58,9 @@ void hk_xml_check_names(hk_xml_report *r, const hk_xml_node *n) {
     for (unsigned i = 0; i < HK_ARRAY_LENGTH(elements); i++)
       if (n->parent && xml_schema_listed(elements[i].inside, n->parent->name)) names[count++] = elements[i].name;
     xml_schema_guess(n->name, names, count, hint, sizeof hint);
-    if (n->parent) hk_xml_say(r, n, false, "<%.40s> inside <%.40s> is ignored%s", n->name, n->parent->name, hint);
+    if (n->parent) hk_xml_say(n, false, "<%.40s> inside <%.40s> is ignored%s", n->name, n->parent->name, hint);
     return;
   }
-  xml_schema_check_attrs(r, n, e);
-  for (const hk_xml_node *c = n->first; c; c = c->next) hk_xml_check_names(r, c);
+  xml_schema_check_attrs(n, e);
+  for (const hk_xml_node *c = n->first; c; c = c->next) hk_xml_check_names(c);
 }

@@ -87,11 +87,17 @@ const char *hk_xml_get(const hk_xml_node *n, const char *name) {
   return NULL;
 }
 
-const hk_xml_node *hk_xml_child(const hk_xml_node *n, const char *name) {
-  for (const hk_xml_node *c = n->first; c; c = c->next)
-    if (!strcmp(c->name, name)) return c;
-  return NULL;
+const char *hk_xml_text(const hk_xml_node *n, const char *name) {
+  const char *value = hk_xml_get(n, name);
+  return value ? value : "";
 }
+
+static const hk_xml_node *xml_tree_named(const hk_xml_node *n, const char *name) {
+  while (n && strcmp(n->name, name) != 0) n = n->next;
+  return n;
+}
+const hk_xml_node *hk_xml_child(const hk_xml_node *n, const char *name) { return xml_tree_named(n->first, name); }
+const hk_xml_node *hk_xml_next(const hk_xml_node *n) { return xml_tree_named(n->next, n->name); }
 
 void hk_xml_set(hk_xml_tree *t, hk_xml_node *n, const char *name, const char *value) {
   hk_xml_attr **at = &n->attrs, *a;
@@ -128,9 +134,10 @@ hk_xml_node *hk_xml_add(hk_xml_tree *t, hk_xml_node *parent, const char *name) {
   hk_xml_node *n = xml_tree_allocate(t, sizeof *n);
   if (!n || !(n->name = xml_tree_copy(t, name))) {
     t->incomplete = true;
-    t->spare = (hk_xml_node){.name = "", .parent = parent};
+    t->spare = (hk_xml_node){.tree = t, .name = "", .parent = parent};
     return &t->spare;
   }
+  n->tree = t;
   n->parent = parent;
   if (!parent)
     t->root = n;
@@ -294,6 +301,7 @@ hk_status hk_xml_parse(hk_xml_tree **out, const char *text, size_t bytes, hk_xml
     hk_xml_say_at(r, 1, 1, true, "no memory to read it");
     goto out;
   }
+  t->report = r;
   if (bytes > HK_XML_BYTES) {
     hk_xml_say_at(r, 1, 1, true, "more than %d MiB, which is the limit for a file", HK_XML_BYTES >> 20);
     goto out;
@@ -353,35 +361,33 @@ const char *hk_xml_number(float value, char *text) {
   return text;
 }
 
-static const char *xml_tree_value_of(hk_xml_report *r, const hk_xml_node *n, const char *name, bool needed) {
+static const char *xml_tree_value_of(const hk_xml_node *n, const char *name, bool needed) {
   const char *text = hk_xml_get(n, name);
-  if (!text && needed) hk_xml_say(r, n, true, "<%.40s> needs the attribute %s", n->name, name);
+  if (!text && needed) hk_xml_say(n, true, "<%.40s> needs the attribute %s", n->name, name);
   return text;
 }
 
-bool hk_xml_int(hk_xml_report *r, const hk_xml_node *n, const char *name, bool needed, long min, long max, long *out) {
-  const char *text = xml_tree_value_of(r, n, name, needed);
+bool hk_xml_int(const hk_xml_node *n, const char *name, bool needed, long min, long max, long *out) {
+  const char *text = xml_tree_value_of(n, name, needed);
   char *end;
   if (!text) return false;
   errno = 0;
   long v = strtol(text, &end, 0);
   if (end == text || *end || errno || v < min || v > max) {
-    hk_xml_say(r, n, true, "%s=\"%.40s\" of <%.40s> is not a whole number from %ld to %ld", name, text, n->name, min,
-               max);
+    hk_xml_say(n, true, "%s=\"%.40s\" of <%.40s> is not a whole number from %ld to %ld", name, text, n->name, min, max);
     return false;
   }
   *out = v;
   return true;
 }
 
-bool hk_xml_float(hk_xml_report *r, const hk_xml_node *n, const char *name, bool needed, float min, float max,
-                  float *out) {
-  const char *text = xml_tree_value_of(r, n, name, needed);
+bool hk_xml_float(const hk_xml_node *n, const char *name, bool needed, float min, float max, float *out) {
+  const char *text = xml_tree_value_of(n, name, needed);
   char *end;
   if (!text) return false;
   float v = hk_xml_strtof(text, &end);
   if (end == text || *end || !(v >= min) || !(v <= max)) { /* NaN is neither */
-    hk_xml_say(r, n, true, "%s=\"%.40s\" of <%.40s> is not a number from %g to %g", name, text, n->name, (double)min,
+    hk_xml_say(n, true, "%s=\"%.40s\" of <%.40s> is not a number from %g to %g", name, text, n->name, (double)min,
                (double)max);
     return false;
   }
@@ -389,14 +395,14 @@ bool hk_xml_float(hk_xml_report *r, const hk_xml_node *n, const char *name, bool
   return true;
 }
 
-bool hk_xml_hex(hk_xml_report *r, const hk_xml_node *n, const char *name, uint64_t max, uint64_t *out) {
+bool hk_xml_hex(const hk_xml_node *n, const char *name, uint64_t max, uint64_t *out) {
   const char *text = hk_xml_get(n, name);
   char *end;
   if (!text) return false;
   errno = 0;
   unsigned long long v = strtoull(text, &end, 16);
   if (end == text || *end || errno || v > max || strchr(text, '-')) {
-    hk_xml_say(r, n, true, "%s=\"%.40s\" of <%.40s> is not a hexadecimal number up to 0x%llx", name, text, n->name,
+    hk_xml_say(n, true, "%s=\"%.40s\" of <%.40s> is not a hexadecimal number up to 0x%llx", name, text, n->name,
                (unsigned long long)max);
     return false;
   }

@@ -23,6 +23,7 @@ typedef struct hk_xml_attr {
 } hk_xml_attr;
 
 typedef struct hk_xml_node {
+  struct hk_xml_tree *tree;
   const char *name;
   hk_xml_attr *attrs;
   struct hk_xml_node *parent, *first, *last, *next;
@@ -30,6 +31,7 @@ typedef struct hk_xml_node {
 } hk_xml_node;
 
 typedef struct hk_xml_tree {
+  struct hk_xml_report *report; /* gets the findings about its elements; NULL: there are none */
   hk_xml_node *root;
   struct hk_xml_block *blocks; /* memory of nodes and texts */
   int nodes;
@@ -47,7 +49,7 @@ typedef struct hk_xml_report {
 } hk_xml_report;
 void hk_xml_say_at(hk_xml_report *r, int line, int column, bool error, const char *format, ...)
     __attribute__((format(printf, 5, 6)));
-#define hk_xml_say(report, node, ...) hk_xml_say_at(report, (node)->line, (node)->column, __VA_ARGS__)
+#define hk_xml_say(node, ...) hk_xml_say_at((node)->tree->report, (node)->line, (node)->column, __VA_ARGS__)
 /* The status after reading: the first error's message, or HK_OK. */
 hk_status hk_xml_status(const hk_xml_report *r);
 
@@ -59,7 +61,8 @@ void hk_xml_free(hk_xml_tree *t);
 hk_status hk_xml_new(hk_xml_tree **out); /* without elements */
 hk_status hk_xml_print(const hk_xml_tree *t, FILE *to);
 
-const char *hk_xml_get(const hk_xml_node *n, const char *name); /* NULL: not present */
+const char *hk_xml_get(const hk_xml_node *n, const char *name);  /* NULL: not present */
+const char *hk_xml_text(const hk_xml_node *n, const char *name); /* "": not present */
 void hk_xml_set(hk_xml_tree *t, hk_xml_node *n, const char *name, const char *value);
 void hk_xml_set_number(hk_xml_tree *t, hk_xml_node *n, const char *name, float value);
 /* Sets attributes whose values have no spaces: "numaid=%d arch=%s". */
@@ -70,6 +73,7 @@ hk_xml_node *hk_xml_add(hk_xml_tree *t, hk_xml_node *parent, const char *name);
 hk_xml_node *hk_xml_graft(hk_xml_tree *t, hk_xml_node *parent, const hk_xml_node *from, bool deep);
 void hk_xml_remove(hk_xml_node *n);
 const hk_xml_node *hk_xml_child(const hk_xml_node *n, const char *name); /* the first */
+const hk_xml_node *hk_xml_next(const hk_xml_node *n);                    /* the next one of the same name */
 
 /* Files have decimal points, whatever the user's locale. */
 float hk_xml_strtof(const char *text, char **end);
@@ -79,10 +83,9 @@ const char *hk_xml_number(float value, char *text);
 
 /* An attribute as a number. A missing, malformed or out-of-range one is reported: as an error if it is `needed`, else
  * as an error only if malformed. False: *out keeps its value. */
-bool hk_xml_int(hk_xml_report *r, const hk_xml_node *n, const char *name, bool needed, long min, long max, long *out);
-bool hk_xml_float(hk_xml_report *r, const hk_xml_node *n, const char *name, bool needed, float min, float max,
-                  float *out);
-bool hk_xml_hex(hk_xml_report *r, const hk_xml_node *n, const char *name, uint64_t max, uint64_t *out);
+bool hk_xml_int(const hk_xml_node *n, const char *name, bool needed, long min, long max, long *out);
+bool hk_xml_float(const hk_xml_node *n, const char *name, bool needed, float min, float max, float *out);
+bool hk_xml_hex(const hk_xml_node *n, const char *name, uint64_t max, uint64_t *out);
 
 /* Remarks about elements and attributes that the schema does not have. */
-void hk_xml_check_names(hk_xml_report *r, const hk_xml_node *root);
+void hk_xml_check_names(const hk_xml_node *root);

@@ -31,8 +31,9 @@ static void xml_write_put_bus(const writer *w, hk_xml_node *x, const char *name,
 /* The link of one kind between two nodes, or NULL. */
 static const hk_edge *xml_write_edge_to(const hk_topo *t, uint32_t from, uint32_t to, hk_edge_kind kind) {
   const hk_node *n = &t->nodes[from];
-  for (uint32_t e = n->first_edge; e < n->first_edge + n->nedges; e++)
-    if (t->edges[e].to == to && t->edges[e].kind == kind) return &t->edges[e];
+  const hk_edge *e = hk_topo_edges(t, n);
+  for (uint32_t i = 0; i < n->nedges; i++)
+    if (e[i].to == to && e[i].kind == kind) return &e[i];
   return NULL;
 }
 
@@ -55,28 +56,27 @@ static void xml_write_link(const writer *w, hk_xml_node *gpu, const hk_node *n, 
                : peer->kind == HK_NODE_CPU ? 0x068001
                                            : 0x068000);
     xml_write_put_figures(w, x, e, hk_xml_nvlink_gbps(n->gpu.sm, e->count),
-                          hk_link_us(HK_EDGE_NVLINK, peer->kind != HK_NODE_NVS));
+                          peer->kind == HK_NODE_NVS ? HK_SWITCH_LINK_US : hk_link_us(HK_EDGE_NVLINK));
   } else if (e->kind == HK_EDGE_C2C) {
     hk_xml_node *x = hk_xml_add(w->to, gpu, "c2c");
     long bw = (long)(e->gbps * 1000 / (float)e->count + 0.5f);
     hk_xml_put(w->to, x, "bw=%ld count=%u", bw > 0 ? bw : 1, e->count);
-    xml_write_put_figures(w, x, e, (float)bw * (float)e->count / 1000, hk_link_us(HK_EDGE_C2C, false));
+    xml_write_put_figures(w, x, e, (float)bw * (float)e->count / 1000, hk_link_us(HK_EDGE_C2C));
   }
 }
 
 static void xml_write_gpu(const writer *w, hk_xml_node *pci, const hk_node *n) {
-  const hk_topo *t = w->t;
+  const hk_edge *e = hk_topo_edges(w->t, n);
   hk_xml_node *x = hk_xml_add(w->to, pci, "gpu");
   bool switched = false;
-  for (uint32_t e = n->first_edge; e < n->first_edge + n->nedges; e++)
-    switched |= t->nodes[t->edges[e].to].kind == HK_NODE_NVS;
+  for (uint32_t i = 0; i < n->nedges; i++) switched |= w->t->nodes[e[i].to].kind == HK_NODE_NVS;
   hk_xml_put(w->to, x, "dev=%d sm=%d rank=%d gdr=%d", n->gpu.dev, n->gpu.sm < 900 ? n->gpu.sm : 0, n->gpu.dev,
              n->gpu.gdr);
   if (n->gpu.sm >= 900) hk_xml_put(w->to, x, "gcn=%d", n->gpu.sm);
   if (n->name[0] || n->pci.device) hk_xml_set(w->to, x, "hk_name", n->name);
   if (n->gpu.memory_gbps > 0 || hk_gpu_part_like(n, NULL)) hk_xml_set_number(w->to, x, "hk_memory", n->gpu.memory_gbps);
   if (n->gpu.mcast != (switched && n->gpu.sm >= 90)) hk_xml_put(w->to, x, "hk_mcast=%d", n->gpu.mcast);
-  for (uint32_t e = n->first_edge; e < n->first_edge + n->nedges; e++) xml_write_link(w, x, n, &t->edges[e]);
+  for (uint32_t i = 0; i < n->nedges; i++) xml_write_link(w, x, n, &e[i]);
 }
 
 static void xml_write_net(const writer *w, hk_xml_node *above, const hk_edge *e, const hk_node *nic) {
@@ -93,27 +93,25 @@ static void xml_write_net(const writer *w, hk_xml_node *above, const hk_edge *e,
                         : nic->id < HK_NIC_VIRTUAL ? usual_class[HK_NODE_NIC]
                                                    : 0;
   if (n->net.ethernet != (class_code >> 8 == 0x0200)) hk_xml_put(w->to, x, "hk_ethernet=%d", n->net.ethernet);
-  xml_write_put_figures(w, x, e, hk_port_gbps(n->net.mbps), hk_link_us(HK_EDGE_PORT, false));
+  xml_write_put_figures(w, x, e, hk_port_gbps(n->net.mbps), hk_link_us(HK_EDGE_PORT));
 }
 
 /* `above`: the link from the CPU, for NICs that are no PCI devices. */
 static void xml_write_nic(writer *w, hk_xml_node *parent, const hk_node *n, const hk_edge *above) {
-  const hk_topo *t = w->t;
+  const hk_edge *e = hk_topo_edges(w->t, n);
+  const hk_node *first = NULL; /* port */
   hk_xml_node *x = hk_xml_add(w->to, parent, "nic");
-  const char *first = "";
-  for (uint32_t e = n->nedges; e-- > 0;)
-    if (t->nodes[t->edges[n->first_edge + e].to].kind == HK_NODE_NET)
-      first = t->nodes[t->edges[n->first_edge + e].to].name;
+  for (uint32_t i = 0; i < n->nedges && !first; i++)
+    if (w->t->nodes[e[i].to].kind == HK_NODE_NET) first = &w->t->nodes[e[i].to];
   if (above) {
     xml_write_put_bus(w, x, "hk_busid", n->id);
     xml_write_put_figures(w, x, above, HK_NIC_VIRTUAL_GBPS, 0);
   }
-  if (strcmp(first, n->name)) hk_xml_set(w->to, x, "hk_name", n->name);
-  for (uint32_t e = n->first_edge; e < n->first_edge + n->nedges; e++) {
-    uint32_t to = t->edges[e].to;
-    if (t->nodes[to].kind != HK_NODE_NET || w->done[to]) continue;
-    w->done[to] = true;
-    xml_write_net(w, x, &t->edges[e], n);
+  if (strcmp(first ? first->name : "", n->name)) hk_xml_set(w->to, x, "hk_name", n->name);
+  for (uint32_t i = 0; i < n->nedges; i++) {
+    if (w->t->nodes[e[i].to].kind != HK_NODE_NET || w->done[e[i].to]) continue;
+    w->done[e[i].to] = true;
+    xml_write_net(w, x, &e[i], n);
   }
 }
 
@@ -140,14 +138,14 @@ static hk_xml_node *xml_write_pci(const writer *w, hk_xml_node *parent, const hk
   if (p->width > 0) hk_xml_put(w->to, x, "link_width=%d", p->width);
   if (p->max_gts != p->gts) xml_write_speed(w, x, "hk_max_speed", p->max_gts);
   if (p->max_width != p->width) hk_xml_put(w->to, x, "hk_max_width=%d", p->max_width);
-  xml_write_put_figures(w, x, above, hk_xml_pci_gbps(p), hk_link_us(HK_EDGE_PCI, false));
+  xml_write_put_figures(w, x, above, hk_xml_pci_gbps(p), hk_link_us(HK_EDGE_PCI));
   return x;
 }
 
 static void xml_write_children(writer *w, hk_xml_node *x, uint32_t parent) {
   const hk_node *above = &w->t->nodes[parent];
-  for (uint32_t e = above->first_edge; e < above->first_edge + above->nedges; e++) {
-    const hk_edge *edge = &w->t->edges[e];
+  const hk_edge *edge = hk_topo_edges(w->t, above);
+  for (uint32_t i = 0; i < above->nedges; i++, edge++) {
     const hk_node *n = &w->t->nodes[edge->to];
     if (edge->kind != HK_EDGE_PCI || w->done[edge->to]) continue;
     if (n->kind != HK_NODE_PCI && n->kind != HK_NODE_GPU && n->kind != HK_NODE_NIC) continue;
@@ -176,18 +174,17 @@ static void xml_write_find_hosts(writer *w) {
     for (bool more = true; more;) {
       more = false;
       for (uint32_t k = first; k < end; k++)
-        for (uint32_t e = t->nodes[k].first_edge;
-             w->host[k] == w->nhosts && e < t->nodes[k].first_edge + t->nodes[k].nedges; e++)
-          if (t->edges[e].kind == HK_EDGE_SYS && !w->host[t->edges[e].to])
-            w->host[t->edges[e].to] = w->nhosts, more = true;
+        for (uint32_t j = 0; j < t->nodes[k].nedges && w->host[k] == w->nhosts; j++) {
+          const hk_edge *e = &hk_topo_edges(t, &t->nodes[k])[j];
+          if (e->kind == HK_EDGE_SYS && !w->host[e->to]) w->host[e->to] = w->nhosts, more = true;
+        }
     }
   }
   for (uint32_t i = first; i < end; i++)
     for (uint32_t k = first; k < i; k++) {
       const hk_edge *e = xml_write_edge_to(t, k, i, HK_EDGE_SYS);
       if (w->host[i] != w->host[k]) continue;
-      if (!e || e->gbps != hk_cpu_link_gbps(&t->nodes[k].cpu) || e->us != hk_link_us(HK_EDGE_SYS, false))
-        w->cpu_links = true;
+      if (!e || e->gbps != hk_cpu_link_gbps(&t->nodes[k].cpu) || e->us != hk_link_us(HK_EDGE_SYS)) w->cpu_links = true;
     }
 }
 
@@ -217,8 +214,8 @@ static void xml_write_cpu(writer *w, uint32_t index) {
   hk_xml_put(w->to, x, "familyid=%d modelid=%d", extended ? 15 | (cpu->family - 15) << 4 : cpu->family, cpu->model);
   if (cpu->cores != cores) hk_xml_put(w->to, x, "hk_cores=%d", cpu->cores);
   if (cpu->memory_gbps > 0 || hk_cpu_part_like(cpu)) hk_xml_set_number(w->to, x, "hk_memory", cpu->memory_gbps);
-  for (uint32_t e = n->first_edge; e < n->first_edge + n->nedges && w->cpu_links; e++) {
-    const hk_edge *edge = &w->t->edges[e];
+  const hk_edge *edge = hk_topo_edges(w->t, n);
+  for (uint32_t i = 0; i < n->nedges && w->cpu_links; i++, edge++) {
     if (edge->kind != HK_EDGE_SYS || edge->to < index) continue;
     hk_xml_node *link = hk_xml_add(w->to, x, "hk_link");
     hk_xml_put(w->to, link, "numaid=%llu", (unsigned long long)w->t->nodes[edge->to].id);

@@ -43,24 +43,17 @@ typedef struct near_end {
   size_t got;
 } near_end;
 
-typedef struct route {
-  int to, from; /* the relays of messages to the peer and from it; -1: none */
-} route;
-
-/* A rank among those of its host: members are sorted by hosts. */
-typedef struct relay_member {
-  uint64_t host;
-  int rank;
-} relay_member;
+typedef struct relay_rank {
+  uint8_t off;  /* its relay_fact */
+  int local;    /* index among the ranks of its host */
+  int next;     /* of its host; the last one is followed by the first */
+  int to, from; /* the relays of this rank's messages to it and from it; -1: none */
+} relay_rank;
 
 typedef struct relay_state {
   hk_transport_state base; /* first */
-  uint8_t *off;            /* [nranks] */
-  relay_member *members;   /* [nranks] */
-  int *first;              /* [nranks] the first member of the rank's host */
-  int *local;              /* [nranks] index among the ranks of the host */
-  route *routes;           /* [nranks] */
-  bool found;              /* the routes have been found; done at the first use */
+  relay_rank *ranks;       /* [nranks] */
+  bool found;              /* the relays have been found; done at the first use */
   hk_relay_server *server; /* NULL: no rank of this host may need this one */
   near_end *ends;
   unsigned looks;
@@ -92,7 +85,7 @@ void hk_relay_fifo_unmap(hk_relay_fifo *f) {
   f->base = NULL;
 }
 
-/* ---- routes: all ranks find the same ---- */
+/* ---- the relays: all ranks find the same ---- */
 
 static hk_transport_state *relay_net_of(const hk_transport_env *e) { return e->states[HK_TRANSPORT_net]; }
 static bool relay_is_near(const hk_transport_env *e, int a, int b) { return e->peers[a].host == e->peers[b].host; }
@@ -104,27 +97,19 @@ static bool relay_joined_by(const hk_transport_env *e, const struct hk_net_used 
   return hk_net_between(relay_net_of(e), a, b, &joined, why, sizeof why) == by && joined;
 }
 
-/* True if `r` may be the relay between rank `near` of its host and rank `far`. */
+/* True if `r` may be the relay between rank `near`, another one of its host, and rank `far`. */
 static bool relay_may_relay(const relay_state *s, const struct hk_net_used *by, int near, int r, int far) {
-  const hk_transport_env *e = s->base.env;
-  return r != near && relay_is_near(e, r, near) && !s->off[r] && !s->off[near] && s->local[near] < HK_RELAY_NEAR &&
-         relay_joined_by(e, by, r, far);
-}
-
-/* The members of a host's ranks, from s->first on. */
-static const relay_member *relay_next_of_host(const relay_state *s, const relay_member *at) {
-  const relay_member *next = at + 1;
-  return next < s->members + s->base.env->nranks && next->host == at->host ? next : NULL;
+  return !s->ranks[r].off && !s->ranks[near].off && s->ranks[near].local < HK_RELAY_NEAR &&
+         relay_joined_by(s->base.env, by, r, far);
 }
 
 /* One of the possible relays on the host of `near`; pairs are distributed over them. -1: none. */
 static int relay_among(const relay_state *s, const struct hk_net_used *by, int near, int far) {
-  const relay_member *first = &s->members[s->first[near]];
   int n = 0;
-  for (const relay_member *r = first; r; r = relay_next_of_host(s, r)) n += relay_may_relay(s, by, near, r->rank, far);
-  int at = n ? (near + far) % n : -1;
-  for (const relay_member *r = first; r && at >= 0; r = relay_next_of_host(s, r))
-    if (relay_may_relay(s, by, near, r->rank, far) && !at--) return r->rank;
+  for (int r = s->ranks[near].next; r != near; r = s->ranks[r].next) n += relay_may_relay(s, by, near, r, far);
+  int skip = n ? (near + far) % n : 0;
+  for (int r = s->ranks[near].next; r != near; r = s->ranks[r].next)
+    if (relay_may_relay(s, by, near, r, far) && !skip--) return r;
   return -1;
 }
 
@@ -147,28 +132,27 @@ static const struct hk_net_used *relay_isolated(const hk_transport_env *e, int a
 static bool relay_may_serve(const relay_state *s) {
   const hk_transport_env *e = s->base.env;
   char why[160];
-  for (const relay_member *near = &s->members[s->first[e->rank]]; near; near = relay_next_of_host(s, near))
+  for (int near = s->ranks[e->rank].next; near != e->rank; near = s->ranks[near].next)
     for (int far = 0; far < e->nranks; far++) {
-      const struct hk_net_used *by = relay_isolated(e, near->rank, far, why, sizeof why);
-      if (by && relay_may_relay(s, by, near->rank, e->rank, far)) return true;
+      const struct hk_net_used *by = relay_isolated(e, near, far, why, sizeof why);
+      if (by && relay_may_relay(s, by, near, e->rank, far)) return true;
     }
   return false;
 }
 
 /* After all transports have joined. */
-static void relay_find_routes(relay_state *s) {
+static void relay_find_relays(relay_state *s) {
   const hk_transport_env *e = s->base.env;
   char why[160];
   for (int r = 0; r < e->nranks; r++) {
     const struct hk_net_used *by = r == e->rank ? NULL : relay_isolated(e, e->rank, r, why, sizeof why);
-    s->routes[r] = (route){-1, -1};
-    if (!by) continue;
-    s->routes[r].to = relay_between(s, by, e->rank, r);
-    s->routes[r].from = relay_between(s, by, r, e->rank);
-    if (s->routes[r].to < 0 || s->routes[r].from < 0) continue;
+    relay_rank *peer = &s->ranks[r];
+    peer->to = by ? relay_between(s, by, e->rank, r) : -1;
+    peer->from = by ? relay_between(s, by, r, e->rank) : -1;
+    if (peer->to < 0 || peer->from < 0) continue;
     HK_INFO(HK_SUB_INIT | HK_SUB_NET,
-            "rank %d sends to rank %d through rank %d (PXN), and receives through rank %d: %s", e->rank, r,
-            s->routes[r].to, s->routes[r].from, why);
+            "rank %d sends to rank %d through rank %d (PXN), and receives through rank %d: %s", e->rank, r, peer->to,
+            peer->from, why);
   }
   if (relay_may_serve(s)) s->server = hk_relay_server_new(e);
 }
@@ -178,12 +162,12 @@ static bool relay_reachable(hk_transport_state *state, int peer, char *why, size
   const hk_transport_env *e = state->env;
   char cause[100];
   *why = '\0';
-  if (peer == e->rank || !s->off || !s->routes || !relay_net_of(e)) return false;
-  if (!s->found) relay_find_routes(s);
+  if (peer == e->rank || !s->ranks || !relay_net_of(e)) return false;
+  if (!s->found) relay_find_relays(s);
   s->found = true;
   if (!relay_isolated(e, e->rank, peer, cause, sizeof cause)) return false;
-  if (s->routes[peer].to >= 0 && s->routes[peer].from >= 0) return true;
-  bool off = s->off[peer] == OFF_PXN || s->off[e->rank] == OFF_PXN;
+  if (s->ranks[peer].to >= 0 && s->ranks[peer].from >= 0) return true;
+  bool off = s->ranks[peer].off == OFF_PXN || s->ranks[e->rank].off == OFF_PXN;
   snprintf(why, why_bytes, "%s; %s", cause,
            off ? "NCCL_PXN_DISABLE=0 and NCCL_P2P_PXN_LEVEL=2 let other ranks pass it on"
                : "no third rank of their hosts reaches both");
@@ -204,10 +188,11 @@ static hk_status relay_attach(const hk_transport_env *env, hk_transport_state **
   return HK_OK;
 }
 
-static int relay_by_host(const void *a, const void *b) {
-  const relay_member *x = a, *y = b;
-  if (x->host != y->host) return x->host < y->host ? -1 : 1;
-  return x->rank - y->rank;
+static int relay_by_host(const void *a, const void *b, void *peers) {
+  const struct hk_peer *p = peers;
+  const int x = *(const int *)a, y = *(const int *)b;
+  if (p[x].host != p[y].host) return p[x].host < p[y].host ? -1 : 1;
+  return x - y;
 }
 
 static hk_status relay_join(hk_transport_state *state, const hk_facts *facts) {
@@ -215,40 +200,37 @@ static hk_status relay_join(hk_transport_state *state, const hk_facts *facts) {
   const hk_transport_env *e = state->env;
   const size_t n = (size_t)e->nranks;
   if (!e->states) return HK_OK;
-  s->off = malloc(n);
-  s->members = malloc(n * sizeof *s->members);
-  s->first = malloc(n * sizeof *s->first);
-  s->local = malloc(n * sizeof *s->local);
-  s->routes = malloc(n * sizeof *s->routes);
-  if (!s->off || !s->members || !s->first || !s->local || !s->routes)
+  int *sorted = malloc(n * sizeof *sorted);
+  s->ranks = calloc(n, sizeof *s->ranks);
+  if (!sorted || !s->ranks) {
+    free(sorted);
     return HK_FAIL_ERRNO("no memory for the relays of rank %d", e->rank);
-  for (size_t r = 0; r < n; r++) {
-    s->off[r] = ((const relay_fact *)hk_fact_of(facts, (int)r))->off;
-    s->members[r] = (relay_member){e->peers[r].host, (int)r};
   }
-  qsort(s->members, n, sizeof *s->members, relay_by_host);
+  for (int r = 0; r < e->nranks; r++) {
+    s->ranks[r].off = ((const relay_fact *)hk_fact_of(facts, r))->off;
+    sorted[r] = r;
+  }
+  qsort_r(sorted, n, sizeof *sorted, relay_by_host, (void *)(uintptr_t)e->peers);
   for (int i = 0, first = 0; i < e->nranks; i++) {
-    if (s->members[i].host != s->members[first].host) first = i;
-    s->first[s->members[i].rank] = first;
-    s->local[s->members[i].rank] = i - first;
+    if (!relay_is_near(e, sorted[i], sorted[first])) first = i;
+    s->ranks[sorted[i]].local = i - first;
+    s->ranks[sorted[i]].next = sorted[first];
+    if (i > first) s->ranks[sorted[i - 1]].next = sorted[i];
   }
+  free(sorted);
   return HK_OK;
 }
 
 static void relay_detach(hk_transport_state *state) {
   relay_state *s = (relay_state *)state;
   hk_relay_server_end(s->server);
-  free(s->off);
-  free(s->members);
-  free(s->first);
-  free(s->local);
-  free(s->routes);
+  free(s->ranks);
   free(s);
 }
 
 static bool relay_apart(hk_transport_state *state, int peer) {
   const hk_transport_env *e = state->env;
-  int to = ((relay_state *)state)->routes[peer].to;
+  int to = ((relay_state *)state)->ranks[peer].to;
   return hk_transport_net.proxied->apart(relay_net_of(e), relay_is_near(e, to, peer) ? to : peer);
 }
 
@@ -257,11 +239,11 @@ static bool relay_apart(hk_transport_state *state, int peer) {
 /* Sets *to to the network's link with the relay. Returns false if the relay is on this rank's host. */
 static bool relay_is_far(hk_transport_state *state, const hk_link_key *key, hk_link_key *to) {
   const relay_state *s = (const relay_state *)state;
-  const route *r = &s->routes[key->peer];
-  int relay = key->kind == HK_LINK_SEND ? r->to : r->from;
+  const relay_rank *peer = &s->ranks[key->peer];
+  int relay = key->kind == HK_LINK_SEND ? peer->to : peer->from;
   *to = *key;
   to->peer = relay;
-  to->channel = hk_relay_channel(relay, state->env->rank, s->local[key->peer], key->channel);
+  to->channel = hk_relay_channel(relay, state->env->rank, peer->local, key->channel);
   return !relay_is_near(state->env, relay, state->env->rank);
 }
 
@@ -290,7 +272,7 @@ static hk_status relay_ask_relay(near_end *n, const hk_link_key *key, const hk_t
   hk_relay_request q = {.region = n->region,
                         .far = key->peer,
                         .kind = key->kind,
-                        .channel = hk_relay_channel(n->relay, key->peer, s->local[e->rank], key->channel)};
+                        .channel = hk_relay_channel(n->relay, key->peer, s->ranks[e->rank].local, key->channel)};
   HK_TRY(e->dial(e->arg, n->relay, NULL, HK_RELAY_TAG, &n->fd), out);
   /* The send buffer of a new connection has room for these few bytes. */
   if (hk_tcp_send(n->fd, &q, sizeof q) != (ssize_t)sizeof q)
@@ -356,16 +338,10 @@ static void relay_ring(hk_link *link) {
 /* Reads the relay's reports. */
 static void relay_look(near_end *n) {
   ssize_t got;
-  char rest[64];
-  while (!n->gone) {
-    size_t room = sizeof n->news - 1 - n->got;
-    got = hk_tcp_recv(n->fd, room ? n->news + n->got : rest, room ? room : sizeof rest);
-    bool later = got < 0 && (errno == EAGAIN || errno == EINTR);
-    if (got > 0 && room) n->got += (size_t)got;
-    if (later && !n->got) return;
-    n->gone = got <= 0; /* after a report, too: the relay moves nothing any more */
-    if (n->gone) hk_link_set_waiting(n->link, HK_LINK_NO_WAIT); /* a lane that still waits sets it again */
-  }
+  while ((got = hk_tcp_recv(n->fd, n->news + n->got, sizeof n->news - 1 - n->got)) > 0) n->got += (size_t)got;
+  if (got < 0 && (errno == EAGAIN || errno == EINTR) && !n->got) return;
+  n->gone = true;                                /* after a report, too: the relay moves nothing any more */
+  hk_link_set_waiting(n->link, HK_LINK_NO_WAIT); /* a lane that still waits sets it again */
 }
 
 /* A relay that has gone is an error once its link is needed. */

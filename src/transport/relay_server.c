@@ -53,10 +53,9 @@ struct hk_relay_server {
   char why[HK_RELAY_TEXT];
   int epoll, bell;
   pthread_t thread;
-  pthread_mutex_t lock; /* for the next two */
-  served *arrived;      /* new connections that the thread has not taken yet */
-  bool running;
-  served *ends; /* the thread's */
+  bool running;              /* connections arrive one at a time, and the first one starts the thread */
+  _Atomic(served *) arrived; /* new connections that the thread has not taken yet */
+  served *ends;              /* the thread's */
   bool failed;
   _Atomic(int) stop; /* an hk_status: ends the thread and its waits */
   _Atomic(int) nends;
@@ -212,12 +211,8 @@ static void relay_server_step(hk_relay_server *s, served *v, bool looks) {
 
 static void relay_server_take_arrived(hk_relay_server *s) {
   uint64_t count;
-  if (read(s->bell, &count, sizeof count) < 0) return;
-  pthread_mutex_lock(&s->lock);
-  served *v = s->arrived;
-  s->arrived = NULL;
-  pthread_mutex_unlock(&s->lock);
-  for (served *next; v; v = next) {
+  (void)!read(s->bell, &count, sizeof count); /* it may be empty */
+  for (served *v = atomic_exchange(&s->arrived, NULL), *next; v; v = next) {
     struct epoll_event on = {.events = EPOLLIN};
     next = v->next;
     v->next = s->ends;
@@ -306,21 +301,17 @@ static void relay_server_on_connection(void *arg, int from, int fd) {
     return;
   }
   *v = (served){.near = from, .fd = fd};
-  pthread_mutex_lock(&s->lock);
   int error = s->running ? 0 : hk_thread_start(&s->thread, 0, relay_server_serve_main, s);
   s->running = !error;
-  if (s->running) {
-    v->next = s->arrived;
-    s->arrived = v;
-    atomic_fetch_add(&s->nends, 1);
-  }
-  pthread_mutex_unlock(&s->lock);
   if (error) {
     HK_WARN("rank %d cannot start the thread that passes on messages: %s", s->of->rank, strerror(error));
     hk_tcp_close(fd);
     free(v);
     return;
   }
+  atomic_fetch_add(&s->nends, 1);
+  v->next = atomic_load(&s->arrived);
+  while (!atomic_compare_exchange_weak(&s->arrived, &v->next, v)) {}
   if (write(s->bell, &one, sizeof one) < 0) return; /* it can only be full, and then the thread is awake */
 }
 
@@ -343,7 +334,6 @@ hk_relay_server *hk_relay_server_new(const hk_transport_env *e) {
   s->env.gpu = NULL; /* FIFOs are in host memory */
   s->env.gpu_page = NULL;
   s->env.net_event = NULL;
-  pthread_mutex_init(&s->lock, NULL);
   s->epoll = epoll_create1(EPOLL_CLOEXEC);
   s->bell = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   struct epoll_event on = {.events = EPOLLIN};
@@ -376,16 +366,10 @@ void hk_relay_server_end(hk_relay_server *s) {
   atomic_store(&s->stop, HK_ERR_REMOTE);
   (void)!write(s->bell, &one, sizeof one); /* it can only be full, and then the thread is awake */
   if (s->running) pthread_join(s->thread, NULL);
-  while (s->arrived) {
-    served *v = s->arrived;
-    s->arrived = v->next;
-    v->next = s->ends;
-    s->ends = v;
-  }
+  relay_server_take_arrived(s);
   while (s->ends) relay_server_drop(s, s->ends);
   if (s->net) hk_transport_net.detach(s->net);
   if (s->epoll >= 0) close(s->epoll);
   if (s->bell >= 0) close(s->bell);
-  pthread_mutex_destroy(&s->lock);
   free(s);
 }

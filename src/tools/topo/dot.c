@@ -62,7 +62,7 @@ static void dot_put_rank(const hk_topo *t, int kind, hk_node_kind of, FILE *to) 
 static void dot_put_host(const hk_cluster *c, int kind, FILE *to) {
   const hk_topo *t = c->kinds[kind];
   int hosts = 0;
-  for (int h = 0; h < c->nhosts; h++) hosts += (c->kind_of ? c->kind_of[h] : 0) == kind;
+  for (int h = 0; h < c->nhosts; h++) hosts += hk_cluster_kind(c, h) == kind;
   fprintf(to, "  subgraph cluster_%d {\n    style=rounded; color=\"#999999\"; label=\"", kind);
   dot_quoted(t->name, to);
   if (hosts > 1) fprintf(to, " (%d of them)", hosts);

@@ -121,7 +121,7 @@ void hk_view_json(const hk_cluster *c, hk_json *w) {
     hk_json_put_number(w, "base_us", (double)c->fabric.base_us);
     hk_json_close(w);
     hk_json_begin(w, "kind_of_host", '[');
-    for (int h = 0; h < c->nhosts; h++) hk_json_integer(w, c->kind_of ? c->kind_of[h] : 0);
+    for (int h = 0; h < c->nhosts; h++) hk_json_integer(w, hk_cluster_kind(c, h));
     hk_json_close(w);
   }
   hk_json_begin(w, "topologies", '[');

@@ -26,10 +26,8 @@ typedef struct hk_net_end {
   hk_link *link;
   hk_link_key key;
   uint64_t next; /* slots that the provider has taken (SEND) or delivered (RECV) */
-  void
-      /* the part of the FIFO in host memory that the caller (hk_link) has not provided; only used pages cost memory
-       * */
-      *memory;
+  /* The part of the FIFO in host memory that the caller (hk_link) has not provided. Only used pages cost memory. */
+  void *memory;
   size_t bytes;
   char *host_payload; /* its payloads; used only if they are not in a GPU's memory */
   hk_device *taken;   /* the GPU whose memory the provider takes for payloads; NULL: none */

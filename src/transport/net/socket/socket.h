@@ -49,11 +49,11 @@ _Static_assert(sizeof(hk_socket_fact) <= HK_NET_FACT_BYTES, "the fact fits");
 
 /* Fills the fact of this rank from its interfaces. */
 void hk_socket_describe(const struct hk_settings *set, hk_socket_fact *fact, const hk_iface *ifaces, int n);
-/* A peer's address, and the interfaces of both ranks (`iface` of their facts) that are in its network. */
+/* A peer's address, and this rank's interface (`iface` of its fact) in that network. */
 typedef struct hk_socket_route {
   hk_addr to;
   uint32_t speed_mbps;
-  uint8_t iface, peer_iface, kind;
+  uint8_t iface, kind;
 } hk_socket_route;
 /* Fills `out` with the addresses of the accepting rank to which a connection's sockets go in turns: one for each pair
  * of interfaces, best first. Returns their number; 0: the address that the bootstrap uses. `dropped`: interfaces of the

@@ -110,7 +110,6 @@ static int socket_route_pairs_of(const hk_socket_fact *mine, const hk_socket_fac
     out[n++] = (hk_socket_route){.to = a,
                                  .speed_mbps = p->speed_mbps < m->speed_mbps ? p->speed_mbps : m->speed_mbps,
                                  .iface = m->iface,
-                                 .peer_iface = p->iface,
                                  .kind = p->kind > m->kind ? p->kind : m->kind};
   }
   return n;
