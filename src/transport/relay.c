@@ -338,6 +338,7 @@ static void relay_ring(hk_link *link) {
 /* Reads the relay's reports. */
 static void relay_look(near_end *n) {
   ssize_t got;
+  if (n->gone) return;
   while ((got = hk_tcp_recv(n->fd, n->news + n->got, sizeof n->news - 1 - n->got)) > 0) n->got += (size_t)got;
   if (got < 0 && (errno == EAGAIN || errno == EINTR) && !n->got) return;
   n->gone = true;                                /* after a report, too: the relay moves nothing any more */
