@@ -5,14 +5,11 @@
 #include <stdio.h>
 #include "../base/status.h"
 
-/* The measured constants of ranks on CPUs: the built-in values, or those of `hocket tune`. */
+/* The constants of ranks on CPUs: the built-in values, or those that `hocket tune` has measured. */
 typedef struct hk_constants {
-  double memory_alpha_us, tcp_alpha_us;              /* a message through shared memory, through a socket */
-  double memory_message_us, tcp_message_us;          /* the part of alpha that is work at each end */
-  double tcp_link_us;                                /* work for each socket that is used */
-  double tcp_us_per_b;                               /* a byte through a socket, sender and receiver together */
-  double net_alpha_us, net_message_us, net_us_per_b; /* the same between hosts */
-  double copy_us_per_b, gamma_us_per_b, switch_us;
+#define HK_CONSTANT_US(field, ...) double field;
+#define HK_CONSTANT_RATE(field, ...) double field;
+#include "constants.def"
 } hk_constants;
 extern const hk_constants hk_constants_default;
 /* A file of `hocket tune`. */
