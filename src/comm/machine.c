@@ -28,8 +28,8 @@ hk_status hk_machine_agree(ncclComm_t c, const hk_host_rows *rows, bool child, i
   hk_selection_rings(c, &set);
   HK_TRY(hk_rings_agree(c, &set, rows, child, &rings, &c->selection->rings), out);
   hk_host_facts f = hk_hosts_count(c, rows, &c->wait);
-  *nhosts = f.nhosts;
-  if (f.nhosts > 1 || rings) HK_TRY(machine_make_layout(c, rings), out);
+  *nhosts = f.team.nhosts;
+  if (f.team.nhosts > 1 || rings) HK_TRY(machine_make_layout(c, rings), out);
   hk_machine *m = c->selection->machine;
   c->backend->machine(c, &f, rings, hk_selection_constants(c), m);
   HK_TRY(hk_outlines_new(&outlines, c->nranks, c->selection->layout, hk_machine_held_slots(m)), out);

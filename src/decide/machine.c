@@ -43,12 +43,8 @@ void hk_machine_set_constants(hk_machine *m, bool memory, const hk_constants *k)
 }
 
 hk_machine hk_machine_of_hosts(const hk_host_facts *f, const hk_constants *constants) {
-  hk_machine m = {.team.nranks = f->nranks,
-                  .team.nhosts = f->nhosts,
-                  .team.ranks_per_host = f->ranks_per_host,
-                  .team.least_per_host = f->least_per_host,
+  hk_machine m = {.team = f->team,
                   .cores_per_host = f->cores_per_host,
-                  .team.multicast = f->multicast,
                   .wire = 1,
                   .channels = 1,
                   .max_channels = 1,

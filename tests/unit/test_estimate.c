@@ -20,10 +20,10 @@ static const hk_backend host = {.process = NULL};
 
 static void make(struct ncclComm *c) {
   const uint64_t hosts[RANKS] = {7, 7, 8, 8};
-  hk_host_facts f = {.nranks = RANKS,
-                     .nhosts = 2,
-                     .ranks_per_host = 2,
-                     .least_per_host = 2,
+  hk_host_facts f = {.team.nranks = RANKS,
+                     .team.nhosts = 2,
+                     .team.ranks_per_host = 2,
+                     .team.least_per_host = 2,
                      .cores_per_host = 2,
                      .memory = true,
                      .slot_bytes = 131072};

@@ -13,13 +13,13 @@
 #define GOLDEN "tests/golden/settings.txt"
 
 static hk_machine host(int nranks) {
-  hk_host_facts f = {.nranks = nranks,
-                     .nhosts = 1,
-                     .ranks_per_host = nranks,
-                     .least_per_host = nranks,
+  hk_host_facts f = {.team.nranks = nranks,
+                     .team.nhosts = 1,
+                     .team.ranks_per_host = nranks,
+                     .team.least_per_host = nranks,
                      .cores_per_host = 2,
                      .memory = true,
-                     .multicast = true,
+                     .team.multicast = true,
                      .slot_bytes = 131072};
   return with_outlines(hk_machine_of_hosts(&f, NULL));
 }

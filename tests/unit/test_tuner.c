@@ -26,10 +26,10 @@ static hk_tuner *load(const char *version, const char *mode) {
 }
 
 static hk_machine machine(int ranks) {
-  hk_host_facts f = {.nranks = ranks,
-                     .nhosts = 1,
-                     .ranks_per_host = ranks,
-                     .least_per_host = ranks,
+  hk_host_facts f = {.team.nranks = ranks,
+                     .team.nhosts = 1,
+                     .team.ranks_per_host = ranks,
+                     .team.least_per_host = ranks,
                      .cores_per_host = ranks,
                      .memory = true,
                      .slot_bytes = 131072};
