@@ -24,9 +24,7 @@ hk_status hk_machine_agree(ncclComm_t c, const hk_host_rows *rows, bool child, i
   hk_status rc = HK_OK;
   hk_joined *rings = NULL;
   hk_outlines *outlines = NULL;
-  hk_ring_settings set;
-  hk_selection_rings(c, &set);
-  HK_TRY(hk_rings_agree(c, &set, rows, child, &rings, &c->selection->rings), out);
+  HK_TRY(hk_rings_agree(c, rows, child, &rings, &c->selection->rings), out);
   hk_host_facts f = hk_hosts_count(c, rows, &c->wait);
   *nhosts = f.team.nhosts;
   if (f.team.nhosts > 1 || rings) HK_TRY(machine_make_layout(c, rings), out);

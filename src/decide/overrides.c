@@ -119,15 +119,12 @@ hk_status hk_overrides_read(hk_overrides *o, const hk_settings *s, int min_chann
   o->paths.no_p2p = s->P2P_DISABLE != 0 || (s->P2P_LEVEL && !o->paths.p2p_level);
   o->paths.no_pxn = s->PXN_DISABLE != 0;
   o->paths.no_nvb = s->NVB_DISABLE != 0;
-  o->cross_nic = (int)s->CROSS_NIC;
-  o->graph_file = s->GRAPH_FILE;
-  o->graph_dump_file = s->GRAPH_DUMP_FILE;
   HK_OR_RETURN(overrides_read_constants(o, s));
   o->agreement[HK_AGREE_ALGO] = overrides_hash_text(s->ALGO);
   o->agreement[HK_AGREE_PROTO] = overrides_hash_text(s->PROTO);
   o->agreement[HK_AGREE_TUNING_FILE] = hk_rules_hash(o->rules);
-  o->agreement[HK_AGREE_GRAPH_FILE] = overrides_hash_text(o->graph_file);
-  o->agreement[HK_AGREE_CROSS_NIC] = (uint64_t)o->cross_nic;
+  o->agreement[HK_AGREE_GRAPH_FILE] = overrides_hash_text(s->GRAPH_FILE);
+  o->agreement[HK_AGREE_CROSS_NIC] = (uint64_t)s->CROSS_NIC;
   o->agreement[HK_AGREE_P2P_LEVEL] =
       hk_hash_mix(hk_hash_mix(hk_hash_mix(1, (uint64_t)o->paths.p2p_level), o->paths.no_pxn), o->paths.no_nvb);
   o->agreement[HK_AGREE_GDR_LEVEL] = (uint64_t)o->gdr_level;

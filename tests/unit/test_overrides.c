@@ -145,7 +145,7 @@ TEST(settings) {
   hk_overrides o, p;
   ck_assert_int_eq(read_with(&o, (setting[]){{NULL, NULL}}, 0, 0), HK_OK);
   ck_assert_int_eq(o.filter.min_channels, 0);
-  ck_assert_int_eq(o.cross_nic, 2);
+  ck_assert_int_eq(o.settings->CROSS_NIC, 2);
   ck_assert(!o.tuned && !o.paths.no_p2p);
   ck_assert_int_eq(read_with(&p,
                              (setting[]){{"NCCL_MIN_NCHANNELS", "2"},

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* check: notsan */
 /* The constants that `hocket tune` makes of times. The times here are the model's prices with other constants. */
+#include "../../src/decide/constants.h"
 #include "../../src/tools/tune/tune.h"
 #include "../support/outlines.h"
 #include "../support/suite.h"
