@@ -13,8 +13,6 @@
 #include "algorithm.h"
 #include "pattern.h"
 
-enum { MAX_CHILDREN = 19 }; /* of HK_BLOCKS_MOST ranks */
-
 typedef struct place {
   int v, n, root, children;
 } place;
@@ -27,19 +25,17 @@ static int binomial_parent_of(const place *p) { return hk_shift(p->root, hk_bino
 static int binomial_child_of(const place *p, int k) { return hk_shift(p->root, p->v + (1 << k), p->n); }
 
 static void binomial_build_broadcast(hk_builder *b, const place *p) {
-  hk_operand from = p->v ? hk_recv_from(b, binomial_parent_of(p), 0, 0) : hk_in(0, 0), to[MAX_CHILDREN + 1];
-  unsigned count = 0;
-  for (int k = p->children - 1; k >= 0; k--) to[count++] = hk_send_to(b, binomial_child_of(p, k), 0, 0);
-  to[count++] = hk_out(0, 0);
-  hk_build_move(b, 0, to, count, &from, 1);
+  hk_build_from(b, p->v ? hk_recv_from(b, binomial_parent_of(p), 0, 0) : hk_in(0, 0));
+  for (int k = p->children - 1; k >= 0; k--) hk_build_to(b, hk_send_to(b, binomial_child_of(p, k), 0, 0));
+  hk_build_to(b, hk_out(0, 0));
+  hk_build_instr(b, 0);
 }
 
 static void binomial_build_reduce(hk_builder *b, const place *p) {
-  hk_operand from[MAX_CHILDREN + 1] = {hk_in(0, 0)};
-  unsigned count = 1;
-  for (int k = 0; k < p->children; k++) from[count++] = hk_recv_from(b, binomial_child_of(p, k), 0, 0);
-  hk_operand to = p->v ? hk_send_to(b, binomial_parent_of(p), 0, 0) : hk_out(0, 0);
-  hk_build_move(b, p->v ? 0 : HK_INSTR_FINAL, &to, 1, from, count);
+  hk_build_from(b, hk_in(0, 0));
+  for (int k = 0; k < p->children; k++) hk_build_from(b, hk_recv_from(b, binomial_child_of(p, k), 0, 0));
+  hk_build_to(b, p->v ? hk_send_to(b, binomial_parent_of(p), 0, 0) : hk_out(0, 0));
+  hk_build_instr(b, p->v ? 0 : HK_INSTR_FINAL);
 }
 
 /* Every rank sends the blocks of its subtree in the order of ranks after the root: first its own, then child by

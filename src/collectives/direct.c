@@ -31,7 +31,8 @@ static void direct_build_root_receives(hk_builder *b, const hk_build *w) {
   if (w->rank != w->root) {
     hk_build_copy(b, hk_send_to(b, w->root, block, 0), hk_in(0, 0));
   } else if (w->coll == HK_REDUCE) {
-    hk_mesh_reduce(b, w, (hk_operand[]){hk_out(0, 0)}, 1, HK_LINK_RECV, 0, hk_in(0, 0));
+    hk_build_to(b, hk_out(0, 0));
+    hk_mesh_reduce(b, w, HK_LINK_RECV, 0, hk_in(0, 0));
   } else {
     hk_build_copy(b, hk_out(block, 0), hk_in(0, 0));
     hk_mesh_collect(b, w, HK_LINK_RECV);

@@ -57,6 +57,10 @@ hk_operand hk_round_operand(hk_builder *b, hk_link_kind kind, int neighbour, uns
 
 void hk_build_move(hk_builder *b, unsigned flags, const hk_operand *dst, unsigned ndst, const hk_operand *src,
                    unsigned nsrc);
+/* The same in pieces: calls append a destination or a source of the next instruction, which hk_build_instr ends. */
+void hk_build_to(hk_builder *b, hk_operand o);
+void hk_build_from(hk_builder *b, hk_operand o);
+void hk_build_instr(hk_builder *b, unsigned flags);
 /* One destination, one source. */
 void hk_build_copy(hk_builder *b, hk_operand dst, hk_operand src);
 /* A repeat with count 0 drops its body; with count 1 it disappears. */
