@@ -9,7 +9,6 @@
 #include "../topo/join.h"
 #include "../transport/peer.h"
 #include "hosts.h"
-#include "rings.h"
 
 static hk_status machine_make_layout(ncclComm_t c, const hk_joined *rings) {
   uint64_t *hosts = malloc((size_t)c->nranks * sizeof *hosts);

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Ring orders: exchanged between hosts, logged and dumped (rings.h). */
-#include "rings.h"
+/* Ring orders: exchanged between hosts, logged and dumped. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,6 +17,7 @@
 #include "../topo/topo.h"
 #include "../topo/xml.h"
 #include "hosts.h"
+#include "machine.h"
 
 /* The ranks of this host and their positions in its topology. */
 typedef struct home {

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Prices a group of calls by the cost model (estimate.h). */
-#include "estimate.h"
+/* Prices a group of calls by the cost model. */
 #include "../core/call.h"
 #include "../core/comm.h"
 #include "../decide/machine.h"

@@ -56,6 +56,8 @@ const struct hk_program *hk_plan_program(const struct hk_plan *plan, unsigned *c
 /* HK_ERR_ARGUMENT if none of the algorithms and protocols of op->options.only can run the call. */
 hk_status hk_selection_check(ncclComm_t c, const struct hk_call *op, const char *who);
 hk_status hk_selection_price(ncclComm_t c, const struct hk_call *op, double *us); /* microseconds, by the cost model */
+/* estimate.c: *us: microseconds until the last call of a group is complete on this rank; nothing is run. */
+hk_status hk_estimate(const struct hk_call *calls, size_t n, double *us);
 const struct hk_machine *hk_selection_machine(ncclComm_t c);
 const struct hk_constants *hk_selection_constants(ncclComm_t c);
 /* Finds the tuner plugin. *hash: hk_tuner_hash. */

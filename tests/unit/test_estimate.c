@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* check: notsan */
-/* The price of a group of calls (src/run/estimate.h), on communicators that have a machine and peers only. */
+/* The price of a group of calls (src/run/estimate.c), on communicators that have a machine and peers only. */
 #include "../../src/core/backend.h"
 #include "../../src/core/call.h"
 #include "../../src/core/comm.h"
 #include "../../src/decide/machine.h"
 #include "../../src/decide/outlines.h"
-#include "../../src/run/estimate.h"
 #include "../../src/run/plans.h"
 #include "../../src/run/selection.h"
 #include "../../src/transport/peer.h"
