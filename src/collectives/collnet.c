@@ -55,7 +55,7 @@ static unsigned collnet_block(const grouping *g, int i, int local, int m) {
 
 static hk_operand collnet_operand(hk_builder *b, const hk_home *p, hk_link_kind kind, unsigned block) {
   hk_build_channel(b, SUM);
-  return hk_round_operand(b, kind, hk_home_rail(p, hk_link_sends(kind) ? 1 : -1), block);
+  return hk_link_operand(b, kind, hk_home_rail(p, hk_link_sends(kind) ? 1 : -1), block, 0);
 }
 
 /* Sends blocks to the ranks that have parts, or receives them, in the order in which these ranks work on them. */

@@ -32,10 +32,6 @@ void hk_mesh_collect(hk_builder *b, const hk_build *w, hk_link_kind kind) {
   hk_build_end_repeat(b);
 }
 
-static hk_operand mesh_from(hk_builder *b, hk_link_kind kind, int rank, unsigned block) {
-  return kind == HK_LINK_RECV ? hk_recv_from(b, rank, block, 0) : hk_mcast_from(b, rank, block, 0);
-}
-
 void hk_mesh_reduce(hk_builder *b, const hk_build *w, hk_link_kind kind, unsigned block, hk_operand in) {
   hk_operand src[HK_MESH_SWITCH], sum = hk_scratch(0);
   unsigned k = 0, fan = hk_builder_in_switch(b) ? HK_MESH_SWITCH : HK_MESH_FAN;
@@ -45,7 +41,7 @@ void hk_mesh_reduce(hk_builder *b, const hk_build *w, hk_link_kind kind, unsigne
       src[0] = sum;
       k = 1;
     }
-    src[k++] = r == w->rank ? in : mesh_from(b, kind, r, block);
+    src[k++] = r == w->rank ? in : hk_link_operand(b, kind, r, block, 0);
   }
   for (unsigned i = 0; i < k; i++) hk_build_from(b, src[i]);
   hk_build_instr(b, HK_INSTR_FINAL);
@@ -142,5 +138,5 @@ void hk_mesh_broadcast(hk_builder *b, const hk_build *w, hk_link_kind kind) {
   if (w->rank == w->root)
     mesh_send_all(b, w, kind, 0, 0, hk_in(0, 0), &own);
   else
-    hk_build_copy(b, own, mesh_from(b, kind, w->root, 0));
+    hk_build_copy(b, own, hk_link_operand(b, kind, w->root, 0, 0));
 }

@@ -183,31 +183,8 @@ unsigned hk_build_link(hk_builder *b, hk_link_kind kind, int peer) {
   return (unsigned)(b->nlinks - 1);
 }
 
-static hk_operand builder_link_operand(hk_builder *b, hk_link_kind kind, int peer, unsigned block, int stride) {
+hk_operand hk_link_operand(hk_builder *b, hk_link_kind kind, int peer, unsigned block, int stride) {
   return (hk_operand){.space = HK_LINK, .link = hk_build_link(b, kind, peer), .block = block, .stride = stride};
-}
-hk_operand hk_send_to(hk_builder *b, int peer, unsigned block, int stride) {
-  return builder_link_operand(b, HK_LINK_SEND, peer, block, stride);
-}
-hk_operand hk_recv_from(hk_builder *b, int peer, unsigned block, int stride) {
-  return builder_link_operand(b, HK_LINK_RECV, peer, block, stride);
-}
-hk_operand hk_mcast(hk_builder *b, unsigned block, int stride) {
-  return builder_link_operand(b, HK_LINK_MCAST_SEND, b->what.rank, block, stride);
-}
-hk_operand hk_mcast_from(hk_builder *b, int peer, unsigned block, int stride) {
-  return builder_link_operand(b, HK_LINK_MCAST_RECV, peer, block, stride);
-}
-
-hk_operand hk_sum_to(hk_builder *b, int next, unsigned block, int stride) {
-  return builder_link_operand(b, HK_LINK_SUM_SEND, next, block, stride);
-}
-hk_operand hk_sum_from(hk_builder *b, int before, unsigned block, int stride) {
-  return builder_link_operand(b, HK_LINK_SUM_RECV, before, block, stride);
-}
-
-hk_operand hk_round_operand(hk_builder *b, hk_link_kind kind, int neighbour, unsigned block) {
-  return builder_link_operand(b, kind, neighbour, block, 0);
 }
 
 /* Appends an instruction to the current lane; NULL on error. */

@@ -44,16 +44,21 @@ static inline hk_operand hk_out(unsigned block, int stride) {
   return (hk_operand){.space = HK_OUT, .block = block, .stride = stride};
 }
 static inline hk_operand hk_scratch(unsigned which) { return (hk_operand){.space = HK_SCRATCH, .block = which}; }
-hk_operand hk_send_to(hk_builder *b, int peer, unsigned block, int stride);
-hk_operand hk_recv_from(hk_builder *b, int peer, unsigned block, int stride);
-hk_operand hk_mcast(hk_builder *b, unsigned block, int stride);
-hk_operand hk_mcast_from(hk_builder *b, int peer, unsigned block, int stride);
-/* Input for a sum in the network, and the sum (HK_LINK_SUM_*). `next`, `before`: the neighbours of this rank in the
- * group. */
-hk_operand hk_sum_to(hk_builder *b, int next, unsigned block, int stride);
-hk_operand hk_sum_from(hk_builder *b, int before, unsigned block, int stride);
-/* Input or result of a gather or scatter in the network; `kind` is above HK_LINK_SUM_RECV. */
-hk_operand hk_round_operand(hk_builder *b, hk_link_kind kind, int neighbour, unsigned block);
+/* The link of the current lane to or from `peer`. Of a sum, gather or scatter in the network: the group's next rank for
+ * its input, the one before for its result. */
+hk_operand hk_link_operand(hk_builder *b, hk_link_kind kind, int peer, unsigned block, int stride);
+static inline hk_operand hk_send_to(hk_builder *b, int peer, unsigned block, int stride) {
+  return hk_link_operand(b, HK_LINK_SEND, peer, block, stride);
+}
+static inline hk_operand hk_recv_from(hk_builder *b, int peer, unsigned block, int stride) {
+  return hk_link_operand(b, HK_LINK_RECV, peer, block, stride);
+}
+static inline hk_operand hk_mcast(hk_builder *b, unsigned block, int stride) {
+  return hk_link_operand(b, HK_LINK_MCAST_SEND, hk_builder_rank(b), block, stride);
+}
+static inline hk_operand hk_mcast_from(hk_builder *b, int peer, unsigned block, int stride) {
+  return hk_link_operand(b, HK_LINK_MCAST_RECV, peer, block, stride);
+}
 
 void hk_build_move(hk_builder *b, unsigned flags, const hk_operand *dst, unsigned ndst, const hk_operand *src,
                    unsigned nsrc);
