@@ -59,9 +59,9 @@ static inline void hk_home_add(hk_builder *b, const hk_home *p, unsigned channel
   hk_operand own[HK_HOST_FAN] = {hk_in(block, stride)};
   for (int j = 1; j < p->per; j++) own[j] = hk_recv_from(b, hk_home_next(p, j), block, stride);
   hk_build_in_switch(b, true);
-  hk_build_move(b, 0, (hk_operand[]){hk_scratch(0)}, 1, own, (unsigned)p->per);
+  hk_build_move(b, 0, (hk_operand[]){hk_scratch(0, 0)}, 1, own, (unsigned)p->per);
   hk_build_in_switch(b, false);
-  hk_build_from(b, hk_scratch(0));
+  hk_build_from(b, hk_scratch(0, 0));
 }
 /* Ends the instruction, which also writes to the output and to the host's other ranks. */
 static inline void hk_home_give(hk_builder *b, const hk_home *p, unsigned channel, unsigned flags, unsigned block,

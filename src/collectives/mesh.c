@@ -33,7 +33,7 @@ void hk_mesh_collect(hk_builder *b, const hk_build *w, hk_link_kind kind) {
 }
 
 void hk_mesh_reduce(hk_builder *b, const hk_build *w, hk_link_kind kind, unsigned block, hk_operand in) {
-  hk_operand src[HK_MESH_SWITCH], sum = hk_scratch(0);
+  hk_operand src[HK_MESH_SWITCH], sum = hk_scratch(0, 0);
   unsigned k = 0, fan = hk_builder_in_switch(b) ? HK_MESH_SWITCH : HK_MESH_FAN;
   for (int r = 0; r < w->nranks; r++) {
     if (k == fan) {

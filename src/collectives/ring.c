@@ -44,14 +44,12 @@ static void ring_build_allreduce(hk_builder *b, const hk_build *w) {
   hk_build_lane(b);
   hk_build_copy(b, hk_send_to(b, next, mine, 0), hk_in(mine, 0));
   hk_build_repeat(b, (unsigned)n - 2);
-  hk_build_move(b, 0, (hk_operand[]){hk_send_to(b, next, before, -1)}, 1,
-                (hk_operand[]){hk_recv_from(b, prev, before, -1), hk_in(before, -1)}, 2);
+  hk_build_add(b, 0, hk_send_to(b, next, before, -1), hk_recv_from(b, prev, before, -1), hk_in(before, -1));
   hk_build_end_repeat(b);
   hk_build_move(b, HK_INSTR_FINAL, (hk_operand[]){hk_out(after, 0), hk_send_to(b, next, after, 0)}, 2,
                 (hk_operand[]){hk_recv_from(b, prev, after, 0), hk_in(after, 0)}, 2);
   hk_build_repeat(b, (unsigned)n - 2);
-  hk_build_move(b, 0, (hk_operand[]){hk_out(mine, -1), hk_send_to(b, next, mine, -1)}, 2,
-                (hk_operand[]){hk_recv_from(b, prev, mine, -1)}, 1);
+  hk_build_fork(b, hk_out(mine, -1), hk_send_to(b, next, mine, -1), hk_recv_from(b, prev, mine, -1));
   hk_build_end_repeat(b);
   hk_build_copy(b, hk_out(second, 0), hk_recv_from(b, prev, second, 0));
 }
@@ -68,23 +66,22 @@ static void ring_repeat(hk_builder *b, const hk_build *w, const ring_position *s
 }
 
 static void ring_pass_on(hk_builder *b, const ring_position *s, unsigned block, int stride) {
-  hk_build_move(b, 0, (hk_operand[]){hk_out(block, stride), hk_send_to(b, s->next, block, stride)}, 2,
-                (hk_operand[]){hk_recv_from(b, s->prev, block, stride)}, 1);
+  hk_build_fork(b, hk_out(block, stride), hk_send_to(b, s->next, block, stride),
+                hk_recv_from(b, s->prev, block, stride));
 }
 
 static void ring_build_allgather(hk_builder *b, const hk_build *w) {
   ring_position s = ring_position_of(w);
   unsigned mine = (unsigned)w->rank, last = ring_block_at(w, &s, 1);
   hk_build_lane(b);
-  hk_build_move(b, 0, (hk_operand[]){hk_out(mine, 0), hk_send_to(b, s.next, mine, 0)}, 2, (hk_operand[]){hk_in(0, 0)},
-                1);
+  hk_build_fork(b, hk_out(mine, 0), hk_send_to(b, s.next, mine, 0), hk_in(0, 0));
   ring_repeat(b, w, &s, 1, ring_pass_on);
   hk_build_copy(b, hk_out(last, 0), hk_recv_from(b, s.prev, last, 0));
 }
 
 static void ring_add_own(hk_builder *b, const ring_position *s, unsigned block, int stride) {
-  hk_build_move(b, 0, (hk_operand[]){hk_send_to(b, s->next, block, stride)}, 1,
-                (hk_operand[]){hk_recv_from(b, s->prev, block, stride), hk_in(block, stride)}, 2);
+  hk_build_add(b, 0, hk_send_to(b, s->next, block, stride), hk_recv_from(b, s->prev, block, stride),
+               hk_in(block, stride));
 }
 
 static void ring_build_reduce_scatter(hk_builder *b, const hk_build *w) {
@@ -93,8 +90,7 @@ static void ring_build_reduce_scatter(hk_builder *b, const hk_build *w) {
   hk_build_lane(b);
   hk_build_copy(b, hk_send_to(b, s.next, first, 0), hk_in(first, 0));
   ring_repeat(b, w, &s, 2, ring_add_own);
-  hk_build_move(b, HK_INSTR_FINAL, (hk_operand[]){hk_out(0, 0)}, 1,
-                (hk_operand[]){hk_recv_from(b, s.prev, mine, 0), hk_in(mine, 0)}, 2);
+  hk_build_add(b, HK_INSTR_FINAL, hk_out(0, 0), hk_recv_from(b, s.prev, mine, 0), hk_in(mine, 0));
 }
 
 static void ring_build(hk_builder *b, const hk_build *w) {

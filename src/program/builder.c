@@ -242,6 +242,14 @@ void hk_build_instr(hk_builder *b, unsigned flags) {
 
 void hk_build_copy(hk_builder *b, hk_operand dst, hk_operand src) { hk_build_move(b, 0, &dst, 1, &src, 1); }
 
+void hk_build_fork(hk_builder *b, hk_operand dst, hk_operand also, hk_operand src) {
+  hk_build_move(b, 0, (hk_operand[]){dst, also}, 2, &src, 1);
+}
+
+void hk_build_add(hk_builder *b, unsigned flags, hk_operand dst, hk_operand src, hk_operand also) {
+  hk_build_move(b, flags, &dst, 1, (hk_operand[]){src, also}, 2);
+}
+
 void hk_build_repeat(hk_builder *b, unsigned count) {
   if (b->error) return;
   if (b->in_repeat) {

@@ -43,7 +43,9 @@ static inline hk_operand hk_in(unsigned block, int stride) {
 static inline hk_operand hk_out(unsigned block, int stride) {
   return (hk_operand){.space = HK_OUT, .block = block, .stride = stride};
 }
-static inline hk_operand hk_scratch(unsigned which) { return (hk_operand){.space = HK_SCRATCH, .block = which}; }
+static inline hk_operand hk_scratch(unsigned which, int stride) {
+  return (hk_operand){.space = HK_SCRATCH, .block = which, .stride = stride};
+}
 /* The link of the current lane to or from `peer`. Of a sum, gather or scatter in the network: the group's next rank for
  * its input, the one before for its result. */
 hk_operand hk_link_operand(hk_builder *b, hk_link_kind kind, int peer, unsigned block, int stride);
@@ -68,6 +70,9 @@ void hk_build_from(hk_builder *b, hk_operand o);
 void hk_build_instr(hk_builder *b, unsigned flags);
 /* One destination, one source. */
 void hk_build_copy(hk_builder *b, hk_operand dst, hk_operand src);
+/* Two destinations; or two sources. */
+void hk_build_fork(hk_builder *b, hk_operand dst, hk_operand also, hk_operand src);
+void hk_build_add(hk_builder *b, unsigned flags, hk_operand dst, hk_operand src, hk_operand also);
 /* A repeat with count 0 drops its body; with count 1 it disappears. */
 void hk_build_repeat(hk_builder *b, unsigned count);
 void hk_build_end_repeat(hk_builder *b);
