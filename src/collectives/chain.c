@@ -17,6 +17,7 @@ static int chain_rank_at(const hk_build *w, int by) {
 
 static void chain_build_broadcast(hk_builder *b, const hk_build *w) {
   int next = chain_rank_at(w, 1), prev = chain_rank_at(w, -1);
+  hk_build_lane(b);
   hk_build_from(b, w->rank == w->root ? hk_in(0, 0) : hk_recv_from(b, prev, 0, 0));
   hk_build_to(b, hk_out(0, 0));
   if (next != w->root) hk_build_to(b, hk_send_to(b, next, 0, 0));
@@ -26,23 +27,15 @@ static void chain_build_broadcast(hk_builder *b, const hk_build *w) {
 static void chain_build_reduce(hk_builder *b, const hk_build *w) {
   int next = chain_rank_at(w, 1), prev = chain_rank_at(w, -1);
   const bool last = w->rank == w->root;
+  hk_build_lane(b);
   hk_build_to(b, last ? hk_out(0, 0) : hk_send_to(b, next, 0, 0));
   if (prev != w->root) hk_build_from(b, hk_recv_from(b, prev, 0, 0));
   hk_build_from(b, hk_in(0, 0));
   hk_build_instr(b, last ? HK_INSTR_FINAL : 0);
 }
 
-static void chain_build(hk_builder *b, const hk_build *w) {
-  hk_build_lane(b);
-  if (w->coll == HK_BROADCAST)
-    chain_build_broadcast(b, w);
-  else
-    chain_build_reduce(b, w);
-}
-
 const hk_algorithm hk_algorithm_chain = {
     .name = "chain",
     .about = "from rank to rank in waves; fewest bytes, two links, latency grows with the ranks",
-    .colls = 1u << HK_BROADCAST | 1u << HK_REDUCE,
-    .build = chain_build,
+    .build = {[HK_BROADCAST] = chain_build_broadcast, [HK_REDUCE] = chain_build_reduce},
 };

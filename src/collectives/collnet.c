@@ -158,7 +158,6 @@ const hk_algorithm hk_algorithm_collnet = {
     .name = "collnet",
     .about =
         "sums inside the host, then by the network's switches, copies inside; one step between hosts; needs CollNet",
-    .colls = 1u << HK_ALLREDUCE | 1u << HK_ALLGATHER | 1u << HK_REDUCE_SCATTER,
     .cannot = collnet_cannot,
-    .build = collnet_build,
+    .build = {[HK_ALLREDUCE] = collnet_build, [HK_ALLGATHER] = collnet_build, [HK_REDUCE_SCATTER] = collnet_build},
 };

@@ -88,14 +88,6 @@ static void doubling_build_reduce_scatter(hk_builder *b, const hk_build *w) {
   }
 }
 
-static void doubling_build(hk_builder *b, const hk_build *w) {
-  switch (w->coll) {
-    case HK_ALLREDUCE: doubling_build_allreduce(b, w); return;
-    case HK_ALLGATHER: doubling_build_allgather(b, w); return;
-    default: doubling_build_reduce_scatter(b, w); return;
-  }
-}
-
 static const char *doubling_cannot(const hk_team *team, hk_coll coll) {
   return coll == HK_ALLREDUCE || hk_is_power_of_2(team->nranks) ? NULL : "needs a power of two of ranks";
 }
@@ -103,8 +95,10 @@ static const char *doubling_cannot(const hk_team *team, hk_coll coll) {
 const hk_algorithm hk_algorithm_doubling = {
     .name = "doubling",
     .about = "exchange with the rank that differs in one bit, bit after bit; log2 n steps",
-    .colls = 1u << HK_ALLREDUCE | 1u << HK_ALLGATHER | 1u << HK_REDUCE_SCATTER | 1u << HK_ALLGATHERV |
-             1u << HK_REDUCE_SCATTERV,
     .cannot = doubling_cannot,
-    .build = doubling_build,
+    .build = {[HK_ALLREDUCE] = doubling_build_allreduce,
+              [HK_ALLGATHER] = doubling_build_allgather,
+              [HK_ALLGATHERV] = doubling_build_allgather,
+              [HK_REDUCE_SCATTER] = doubling_build_reduce_scatter,
+              [HK_REDUCE_SCATTERV] = doubling_build_reduce_scatter},
 };

@@ -184,7 +184,6 @@ const hk_algorithm hk_algorithm_hier = {
     .name = "hier",
     .about =
         "sums inside the host, a ring between hosts for each local rank, copies inside; fewest bytes between hosts",
-    .colls = 1u << HK_ALLREDUCE,
     .cannot = hk_hier_cannot,
-    .build = hier_build,
+    .build = {[HK_ALLREDUCE] = hier_build},
 };

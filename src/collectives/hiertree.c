@@ -90,7 +90,6 @@ static void hiertree_build(hk_builder *b, const hk_build *w) { hk_build_hiertree
 const hk_algorithm hk_algorithm_hiertree = {
     .name = "hiertree",
     .about = "sums inside the host, two binary trees between hosts for each local rank, copies inside; for many hosts",
-    .colls = 1u << HK_ALLREDUCE,
     .cannot = hk_hier_cannot,
-    .build = hiertree_build,
+    .build = {[HK_ALLREDUCE] = hiertree_build},
 };

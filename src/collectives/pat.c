@@ -86,16 +86,11 @@ static void pat_build_reduce_scatter(hk_builder *b, const hk_build *w) {
   }
 }
 
-static void pat_build(hk_builder *b, const hk_build *w) {
-  if (w->coll == HK_ALLGATHER)
-    pat_build_allgather(b, w);
-  else
-    pat_build_reduce_scatter(b, w);
-}
-
 const hk_algorithm hk_algorithm_pat = {
     .name = "pat",
     .about = "parallel trees, farthest first; log2 n steps for any n, log2 n links, fewest bytes",
-    .colls = 1u << HK_ALLGATHER | 1u << HK_REDUCE_SCATTER | 1u << HK_ALLGATHERV | 1u << HK_REDUCE_SCATTERV,
-    .build = pat_build,
+    .build = {[HK_ALLGATHER] = pat_build_allgather,
+              [HK_ALLGATHERV] = pat_build_allgather,
+              [HK_REDUCE_SCATTER] = pat_build_reduce_scatter,
+              [HK_REDUCE_SCATTERV] = pat_build_reduce_scatter},
 };

@@ -61,7 +61,8 @@ static void rail_pass_on(hk_builder *b, const hk_home *p, unsigned does, int hos
   hk_build_instr(b, 0);
 }
 
-static void rail_build_allgather(hk_builder *b, const hk_home *p) {
+static void rail_build_allgather(hk_builder *b, const hk_build *w) {
+  const hk_home home = hk_home_of(w), *p = &home;
   int h = p->h, n = p->hosts;
   hk_build_lane(b);
   rail_pass_on(b, p, n > 1 ? SEND : NOTHING, h, 0);
@@ -84,7 +85,8 @@ static void rail_add_up(hk_builder *b, const hk_home *p, unsigned does, int host
   hk_build_instr(b, does & SEND ? 0 : HK_INSTR_FINAL);
 }
 
-static void rail_build_reduce_scatter(hk_builder *b, const hk_home *p) {
+static void rail_build_reduce_scatter(hk_builder *b, const hk_build *w) {
+  const hk_home home = hk_home_of(w), *p = &home;
   int h = p->h, n = p->hosts;
   hk_build_lane(b);
   hk_build_channel(b, INSIDE);
@@ -126,7 +128,8 @@ static void rail_take_in(hk_builder *b, const hk_home *p, int by) {
   }
 }
 
-static void rail_build_alltoall(hk_builder *b, const hk_home *p) {
+static void rail_build_alltoall(hk_builder *b, const hk_build *w) {
+  const hk_home home = hk_home_of(w), *p = &home;
   unsigned mine = (unsigned)p->w->rank;
   hk_build_lane(b);
   hk_build_channel(b, INSIDE);
@@ -152,15 +155,6 @@ static void rail_build_alltoall(hk_builder *b, const hk_home *p) {
   }
 }
 
-static void rail_build(hk_builder *b, const hk_build *w) {
-  hk_home p = hk_home_of(w);
-  switch (w->coll) {
-    case HK_ALLGATHER: rail_build_allgather(b, &p); return;
-    case HK_REDUCE_SCATTER: rail_build_reduce_scatter(b, &p); return;
-    default: rail_build_alltoall(b, &p); return;
-  }
-}
-
 static const char *rail_cannot(const hk_team *team, hk_coll coll) {
   (void)coll;
   if (team->nhosts < 2) return "needs several hosts";
@@ -173,8 +167,10 @@ const hk_algorithm hk_algorithm_rail = {
     .name = "rail",
     .about =
         "between hosts only equal local ranks communicate, inside all ranks; nothing crosses a rail fabric's spines",
-    .colls = 1u << HK_ALLGATHER | 1u << HK_REDUCE_SCATTER | 1u << HK_ALLTOALL | 1u << HK_ALLGATHERV |
-             1u << HK_REDUCE_SCATTERV,
     .cannot = rail_cannot,
-    .build = rail_build,
+    .build = {[HK_ALLGATHER] = rail_build_allgather,
+              [HK_ALLGATHERV] = rail_build_allgather,
+              [HK_REDUCE_SCATTER] = rail_build_reduce_scatter,
+              [HK_REDUCE_SCATTERV] = rail_build_reduce_scatter,
+              [HK_ALLTOALL] = rail_build_alltoall},
 };

@@ -93,18 +93,12 @@ static void ring_build_reduce_scatter(hk_builder *b, const hk_build *w) {
   hk_build_add(b, HK_INSTR_FINAL, hk_out(0, 0), hk_recv_from(b, s.prev, mine, 0), hk_in(mine, 0));
 }
 
-static void ring_build(hk_builder *b, const hk_build *w) {
-  switch (w->coll) {
-    case HK_ALLREDUCE: ring_build_allreduce(b, w); return;
-    case HK_ALLGATHER: ring_build_allgather(b, w); return;
-    default: ring_build_reduce_scatter(b, w); return;
-  }
-}
-
 const hk_algorithm hk_algorithm_ring = {
     .name = "ring",
     .about = "each rank receives from the one before and sends to the one after; fewest bytes, two links, many steps",
-    .colls = 1u << HK_ALLREDUCE | 1u << HK_ALLGATHER | 1u << HK_REDUCE_SCATTER | 1u << HK_ALLGATHERV |
-             1u << HK_REDUCE_SCATTERV,
-    .build = ring_build,
+    .build = {[HK_ALLREDUCE] = ring_build_allreduce,
+              [HK_ALLGATHER] = ring_build_allgather,
+              [HK_ALLGATHERV] = ring_build_allgather,
+              [HK_REDUCE_SCATTER] = ring_build_reduce_scatter,
+              [HK_REDUCE_SCATTERV] = ring_build_reduce_scatter},
 };

@@ -34,8 +34,7 @@ static const char *sumshot_cannot(const hk_team *team, hk_coll coll) {
 const hk_algorithm hk_algorithm_sumshot = {
     .name = "sumshot",
     .about = "every rank copies its input to memory of the switch and loads the sum of all; one step; needs NVLS",
-    .colls = 1u << HK_ALLREDUCE,
     .protocols = 1u << HK_PROTO_SIMPLE, /* a switch reduces data, not lines with flags in them */
     .cannot = sumshot_cannot,
-    .build = sumshot_build,
+    .build = {[HK_ALLREDUCE] = sumshot_build},
 };

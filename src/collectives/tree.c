@@ -85,6 +85,5 @@ static void tree_build(hk_builder *b, const hk_build *w) {
 const hk_algorithm hk_algorithm_tree = {
     .name = "tree",
     .about = "two binary trees, half of the message over each, in waves; few steps, few links",
-    .colls = 1u << HK_ALLREDUCE | 1u << HK_BROADCAST | 1u << HK_REDUCE,
-    .build = tree_build,
+    .build = {[HK_ALLREDUCE] = tree_build, [HK_BROADCAST] = tree_build, [HK_REDUCE] = tree_build},
 };

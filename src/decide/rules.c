@@ -82,7 +82,7 @@ static hk_status rules_parse_names(const place *p, char *f[FIELDS], hk_rule *r) 
   if (r->algorithm < 0 && !rules_any(f[5]))
     return rules_wrong(p, 5, f[5], "an algorithm (hocket plan lists them) or *");
   if (r->protocol < 0 && !rules_any(f[6])) return rules_wrong(p, 6, f[6], "Simple, LL, LL128 or *");
-  if (r->coll >= 0 && r->algorithm >= 0 && !(p->algorithms[r->algorithm]->colls >> r->coll & 1u))
+  if (r->coll >= 0 && r->algorithm >= 0 && !hk_algorithm_has(p->algorithms[r->algorithm], coll))
     return rules_wrong(p, 5, f[5], "this algorithm has no program for that collective");
   return HK_OK;
 }

@@ -173,7 +173,7 @@ static hk_status select_list(candidates *c, const question *q) {
   const hk_algorithm *const *all = hk_filter_algorithms(q->w);
   c->n = 0;
   for (int i = 0; all[i]; i++) {
-    if (!(all[i]->colls >> q->coll & 1u)) continue;
+    if (!hk_algorithm_has(all[i], q->coll)) continue;
     const char *why = select_excluded(q, i);
     for (int p = 0; p < (why ? 1 : HK_PROTO_COUNT); p++) {
       if (!why && !select_speaks(q->m, all[i], p)) continue;
@@ -231,7 +231,7 @@ static hk_status select_by_rule(const question *q, hk_decision *out) {
 static bool select_other_ranks(const question *q) {
   const hk_algorithm *const *all = hk_filter_algorithms(q->w);
   for (int i = 0; all[i]; i++)
-    if (!(q->w->barred[q->coll] >> i & 1u) && all[i]->colls >> q->coll & 1u && all[i]->loaded &&
+    if (!(q->w->barred[q->coll] >> i & 1u) && hk_algorithm_has(all[i], q->coll) && all[i]->loaded &&
         all[i]->loaded->nranks != q->m->team.nranks)
       return true;
   return false;
@@ -292,7 +292,7 @@ hk_status hk_select_one(const hk_machine *m, const hk_filter *filter, hk_coll co
   int i = 0;
   w.any_size = true;
   while (all[i] && all[i] != a) i++;
-  *can = all[i] && a->colls >> coll & 1u && !select_excluded(&q, i) && select_speaks(m, a, (int)p) &&
+  *can = all[i] && hk_algorithm_has(a, coll) && !select_excluded(&q, i) && select_speaks(m, a, (int)p) &&
          !select_protocol_excluded(&q, i, (int)p);
   if (*can) HK_OR_RETURN(select_price(&q, a, p, out));
   *can = *can && out->us != INFINITY;

@@ -44,7 +44,6 @@ static const char *crossed_cannot(const hk_team *team, hk_coll coll) {
 const hk_algorithm hk_algorithm_crossed = {
     .name = "crossed",
     .about = "all to all inside each host, then between equal ranks of all hosts; two steps, for short messages",
-    .colls = 1u << HK_ALLREDUCE,
     .cannot = crossed_cannot,
-    .build = crossed_build,
+    .build = {[HK_ALLREDUCE] = crossed_build},
 };

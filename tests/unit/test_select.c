@@ -80,7 +80,9 @@ TEST(registry) {
   for (const hk_algorithm *const *a = hk_algorithms; *a; a++) {
     ck_assert_ptr_eq(hk_algorithm_by_name((*a)->name), *a);
     ck_assert_ptr_nonnull((*a)->about);
-    ck_assert((*a)->colls && (*a)->colls < 1u << HK_COLL_COUNT);
+    int colls = 0;
+    for (int c = 0; c < HK_COLL_COUNT; c++) colls += hk_algorithm_has(*a, (hk_coll)c);
+    ck_assert_int_gt(colls, 0);
     for (const char *c = (*a)->name; *c; c++) ck_assert(*c >= 'a' && *c <= 'z');
   }
   ck_assert_ptr_null(hk_algorithm_by_name("no such"));
