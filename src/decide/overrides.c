@@ -45,11 +45,9 @@ static hk_status overrides_read_level(const char *text, const char *name, hk_pat
                  text);
 }
 
-static int overrides_larger(int a, int b) { return a > b ? a : b; }
-
 static hk_status overrides_read_channels(hk_overrides *o, const hk_settings *s, int min_channels, int max_channels) {
   hk_filter *w = &o->filter;
-  w->min_channels = overrides_larger(min_channels, (int)s->MIN_NCHANNELS);
+  w->min_channels = min_channels > s->MIN_NCHANNELS ? min_channels : (int)s->MIN_NCHANNELS;
   w->max_channels = hk_filter_stricter(max_channels, (int)s->MAX_NCHANNELS);
   o->agreement[HK_AGREE_CHANNELS] = hk_hash_mix(hk_hash_mix(1, (uint64_t)w->min_channels), (uint64_t)w->max_channels);
   if (!w->max_channels || w->min_channels <= w->max_channels) return HK_OK;
