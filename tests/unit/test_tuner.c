@@ -43,8 +43,8 @@ static hk_decision decide(hk_tuner *t, int ranks, const char *algorithms, hk_col
   hk_filter w = {.max_channels = 0};
   ck_assert_int_eq(hk_filter_parse(&w, algorithms, NULL), HK_OK);
   ck_assert_int_eq(hk_select(&m, &w, coll, bytes, own), HK_OK);
-  hk_decision d = *own;
-  ck_assert_int_eq(hk_tuner_ask(t, &m, &w, coll, bytes, &d), HK_OK);
+  hk_decision d;
+  ck_assert_int_eq(hk_tuner_select(t, &m, &w, coll, bytes, &d), HK_OK);
   return d;
 }
 
