@@ -35,13 +35,9 @@ static inline int hk_home_rail(const hk_home *p, int by) {
 /* The rank `by` local numbers further on this host. */
 static inline int hk_home_next(const hk_home *p, int by) { return hk_home_local(p, hk_shift(p->i, by, p->per)); }
 
-/* The next instruction also sends the block to each other rank of the host, or receives it from there, on the current
- * channel. */
+/* The next instruction also sends the block to each other rank of the host, on the current channel. */
 static inline void hk_home_send_all(hk_builder *b, const hk_home *p, unsigned block, int stride) {
   for (int j = 1; j < p->per; j++) hk_build_to(b, hk_send_to(b, hk_home_next(p, j), block, stride));
-}
-static inline void hk_home_recv_all(hk_builder *b, const hk_home *p, unsigned block, int stride) {
-  for (int j = 1; j < p->per; j++) hk_build_from(b, hk_recv_from(b, hk_home_next(p, j), block, stride));
 }
 
 /* ---- sums of a host's contributions to a block, and results for all of the host ----
@@ -50,16 +46,15 @@ static inline void hk_home_recv_all(hk_builder *b, const hk_home *p, unsigned bl
 
 /* The next instruction also adds the host's contributions, which come on the channel. */
 static inline void hk_home_add(hk_builder *b, const hk_home *p, unsigned channel, unsigned block, int stride) {
+  hk_operand host[HK_HOST_FAN] = {hk_in(block, stride)};
   hk_build_channel(b, channel);
+  for (int j = 1; j < p->per; j++) host[j] = hk_recv_from(b, hk_home_next(p, j), block, stride);
   if (!p->in_switch) {
-    hk_build_from(b, hk_in(block, stride));
-    hk_home_recv_all(b, p, block, stride);
+    for (int j = 0; j < p->per; j++) hk_build_from(b, host[j]);
     return;
   }
-  hk_operand own[HK_HOST_FAN] = {hk_in(block, stride)};
-  for (int j = 1; j < p->per; j++) own[j] = hk_recv_from(b, hk_home_next(p, j), block, stride);
   hk_build_in_switch(b, true);
-  hk_build_move(b, 0, (hk_operand[]){hk_scratch(0, 0)}, 1, own, (unsigned)p->per);
+  hk_build_move(b, 0, (hk_operand[]){hk_scratch(0, 0)}, 1, host, (unsigned)p->per);
   hk_build_in_switch(b, false);
   hk_build_from(b, hk_scratch(0, 0));
 }
