@@ -10,22 +10,18 @@
 
 enum { FILE_MOST = 1 << 20 };
 
-const hk_constants hk_constants_default = {
-#define HK_CONSTANT_US(field, value, ...) .field = value,
-#define HK_CONSTANT_RATE(field, name, value, ...) .field = 1.0 / value,
-#include "constants.def"
-};
+#define CONSTANTS_US(field, value, ...) .field = value,
+#define CONSTANTS_RATE(field, name, value, ...) .field = 1.0 / value,
+const hk_constants hk_constants_default = {HK_CONSTANTS(CONSTANTS_US, CONSTANTS_RATE)};
 
+#define ROW_US(field, value, most, about) {#field, about, offsetof(hk_constants, field), 1e-6, most, false},
+#define ROW_RATE(field, name, value, about) {name, about, offsetof(hk_constants, field), 1, 1e7, true},
 static const struct {
   const char *name, *about;
   size_t at;
   double least, most; /* valid range, as written */
   bool rate;
-} rows[] = {
-#define HK_CONSTANT_US(field, value, most, about) {#field, about, offsetof(hk_constants, field), 1e-6, most, false},
-#define HK_CONSTANT_RATE(field, name, value, about) {name, about, offsetof(hk_constants, field), 1, 1e7, true},
-#include "constants.def"
-};
+} rows[] = {HK_CONSTANTS(ROW_US, ROW_RATE)};
 
 static double *constants_field(hk_constants *k, size_t i) { return (double *)(void *)((char *)k + rows[i].at); }
 
