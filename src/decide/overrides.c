@@ -158,9 +158,5 @@ void hk_overrides_clear(hk_overrides *o) {
   hk_user_programs_free(o->programs);
   if (o->folder) hk_program_folder_free(o->folder);
   free(o->folder);
-  o->folder = NULL;
-  o->rules = NULL;
-  o->programs = NULL;
-  o->filter.rules = NULL;
-  o->filter.algorithms = NULL;
+  *o = (hk_overrides){.settings = o->settings};
 }
