@@ -13,79 +13,72 @@
 #include "algorithm.h"
 #include "pattern.h"
 
-enum { MAX_CHILDREN = 19 }; /* of HK_BLOCKS_MOST ranks */
-
 typedef struct place {
   int v, n, root, children;
 } place;
 
-static place binomial_place_of(const hk_build *w) {
-  int v = hk_shift(w->rank, -w->root, w->nranks);
+/* Begins the rank's only lane. */
+static place binomial_begin(hk_builder *b, const hk_build *w) {
+  const int v = hk_shift(w->rank, -w->root, w->nranks);
+  hk_build_lane(b);
   return (place){.v = v, .n = w->nranks, .root = w->root, .children = hk_binomial_children(v, w->nranks)};
 }
-static int binomial_parent_of(const place *p) { return hk_shift(p->root, hk_binomial_parent(p->v), p->n); }
-static int binomial_child_of(const place *p, int k) { return hk_shift(p->root, p->v + (1 << k), p->n); }
+static int binomial_parent_of(place p) { return hk_shift(p.root, hk_binomial_parent(p.v), p.n); }
+static int binomial_child_of(place p, int k) { return hk_shift(p.root, p.v + (1 << k), p.n); }
 
-static void binomial_build_broadcast(hk_builder *b, const place *p) {
-  hk_operand from = p->v ? hk_recv_from(b, binomial_parent_of(p), 0, 0) : hk_in(0, 0), to[MAX_CHILDREN + 1];
-  unsigned count = 0;
-  for (int k = p->children - 1; k >= 0; k--) to[count++] = hk_send_to(b, binomial_child_of(p, k), 0, 0);
-  to[count++] = hk_out(0, 0);
-  hk_build_move(b, 0, to, count, &from, 1);
+static void binomial_build_broadcast(hk_builder *b, const hk_build *w) {
+  const place p = binomial_begin(b, w);
+  hk_build_from(b, p.v ? hk_recv_from(b, binomial_parent_of(p), 0, 0) : hk_in(0, 0));
+  for (int k = p.children - 1; k >= 0; k--) hk_build_to(b, hk_send_to(b, binomial_child_of(p, k), 0, 0));
+  hk_build_to(b, hk_out(0, 0));
+  hk_build_instr(b, 0);
 }
 
-static void binomial_build_reduce(hk_builder *b, const place *p) {
-  hk_operand from[MAX_CHILDREN + 1] = {hk_in(0, 0)};
-  unsigned count = 1;
-  for (int k = 0; k < p->children; k++) from[count++] = hk_recv_from(b, binomial_child_of(p, k), 0, 0);
-  hk_operand to = p->v ? hk_send_to(b, binomial_parent_of(p), 0, 0) : hk_out(0, 0);
-  hk_build_move(b, p->v ? 0 : HK_INSTR_FINAL, &to, 1, from, count);
+static void binomial_build_reduce(hk_builder *b, const hk_build *w) {
+  const place p = binomial_begin(b, w);
+  hk_build_from(b, hk_in(0, 0));
+  for (int k = 0; k < p.children; k++) hk_build_from(b, hk_recv_from(b, binomial_child_of(p, k), 0, 0));
+  hk_build_to(b, p.v ? hk_send_to(b, binomial_parent_of(p), 0, 0) : hk_out(0, 0));
+  hk_build_instr(b, p.v ? 0 : HK_INSTR_FINAL);
 }
 
 /* Every rank sends the blocks of its subtree in the order of ranks after the root: first its own, then child by
  * child. */
-static void binomial_build_gather(hk_builder *b, const place *p) {
-  unsigned mine = (unsigned)hk_shift(p->root, p->v, p->n);
-  hk_build_copy(b, p->v ? hk_send_to(b, binomial_parent_of(p), mine, 0) : hk_out(mine, 0), hk_in(0, 0));
-  for (int k = 0; k < p->children; k++) {
+static void binomial_build_gather(hk_builder *b, const hk_build *w) {
+  const place p = binomial_begin(b, w);
+  unsigned mine = (unsigned)hk_shift(p.root, p.v, p.n);
+  hk_build_copy(b, p.v ? hk_send_to(b, binomial_parent_of(p), mine, 0) : hk_out(mine, 0), hk_in(0, 0));
+  for (int k = 0; k < p.children; k++) {
     int child = binomial_child_of(p, k);
     unsigned block = (unsigned)child;
-    hk_build_repeat(b, (unsigned)hk_binomial_subtree(p->v, k, p->n));
-    hk_build_copy(b, p->v ? hk_send_to(b, binomial_parent_of(p), block, 1) : hk_out(block, 1),
+    hk_build_repeat(b, (unsigned)hk_binomial_subtree(p.v, k, p.n));
+    hk_build_copy(b, p.v ? hk_send_to(b, binomial_parent_of(p), block, 1) : hk_out(block, 1),
                   hk_recv_from(b, child, block, 1));
     hk_build_end_repeat(b);
   }
 }
 
 /* A subtree's blocks arrive in the same order. The root serves the largest subtree first. */
-static void binomial_build_scatter(hk_builder *b, const place *p) {
-  unsigned mine = (unsigned)hk_shift(p->root, p->v, p->n);
-  if (p->v) hk_build_copy(b, hk_out(0, 0), hk_recv_from(b, binomial_parent_of(p), mine, 0));
-  for (int i = 0; i < p->children; i++) {
-    int k = p->v ? i : p->children - 1 - i, child = binomial_child_of(p, k);
+static void binomial_build_scatter(hk_builder *b, const hk_build *w) {
+  const place p = binomial_begin(b, w);
+  unsigned mine = (unsigned)hk_shift(p.root, p.v, p.n);
+  if (p.v) hk_build_copy(b, hk_out(0, 0), hk_recv_from(b, binomial_parent_of(p), mine, 0));
+  for (int i = 0; i < p.children; i++) {
+    int k = p.v ? i : p.children - 1 - i, child = binomial_child_of(p, k);
     unsigned block = (unsigned)child;
-    hk_build_repeat(b, (unsigned)hk_binomial_subtree(p->v, k, p->n));
+    hk_build_repeat(b, (unsigned)hk_binomial_subtree(p.v, k, p.n));
     hk_build_copy(b, hk_send_to(b, child, block, 1),
-                  p->v ? hk_recv_from(b, binomial_parent_of(p), block, 1) : hk_in(block, 1));
+                  p.v ? hk_recv_from(b, binomial_parent_of(p), block, 1) : hk_in(block, 1));
     hk_build_end_repeat(b);
   }
-  if (!p->v) hk_build_copy(b, hk_out(0, 0), hk_in(mine, 0));
-}
-
-static void binomial_build(hk_builder *b, const hk_build *w) {
-  place p = binomial_place_of(w);
-  hk_build_lane(b);
-  switch (w->coll) {
-    case HK_BROADCAST: binomial_build_broadcast(b, &p); return;
-    case HK_REDUCE: binomial_build_reduce(b, &p); return;
-    case HK_GATHER: binomial_build_gather(b, &p); return;
-    default: binomial_build_scatter(b, &p); return;
-  }
+  if (!p.v) hk_build_copy(b, hk_out(0, 0), hk_in(mine, 0));
 }
 
 const hk_algorithm hk_algorithm_binomial = {
     .name = "binomial",
     .about = "binomial tree; log2 n steps, for short messages",
-    .colls = 1u << HK_BROADCAST | 1u << HK_REDUCE | 1u << HK_GATHER | 1u << HK_SCATTER,
-    .build = binomial_build,
+    .build = {[HK_BROADCAST] = binomial_build_broadcast,
+              [HK_REDUCE] = binomial_build_reduce,
+              [HK_GATHER] = binomial_build_gather,
+              [HK_SCATTER] = binomial_build_scatter},
 };

@@ -17,34 +17,25 @@ static int chain_rank_at(const hk_build *w, int by) {
 
 static void chain_build_broadcast(hk_builder *b, const hk_build *w) {
   int next = chain_rank_at(w, 1), prev = chain_rank_at(w, -1);
-  hk_operand from = w->rank == w->root ? hk_in(0, 0) : hk_recv_from(b, prev, 0, 0);
-  hk_operand to[2] = {hk_out(0, 0)};
-  unsigned k = 1;
-  if (next != w->root) to[k++] = hk_send_to(b, next, 0, 0);
-  hk_build_move(b, 0, to, k, &from, 1);
+  hk_build_lane(b);
+  hk_build_from(b, w->rank == w->root ? hk_in(0, 0) : hk_recv_from(b, prev, 0, 0));
+  hk_build_to(b, hk_out(0, 0));
+  if (next != w->root) hk_build_to(b, hk_send_to(b, next, 0, 0));
+  hk_build_instr(b, 0);
 }
 
 static void chain_build_reduce(hk_builder *b, const hk_build *w) {
   int next = chain_rank_at(w, 1), prev = chain_rank_at(w, -1);
-  bool last = w->rank == w->root;
-  hk_operand from[2], to = last ? hk_out(0, 0) : hk_send_to(b, next, 0, 0);
-  unsigned k = 0;
-  if (prev != w->root) from[k++] = hk_recv_from(b, prev, 0, 0);
-  from[k++] = hk_in(0, 0);
-  hk_build_move(b, last ? HK_INSTR_FINAL : 0, &to, 1, from, k);
-}
-
-static void chain_build(hk_builder *b, const hk_build *w) {
+  const bool last = w->rank == w->root;
   hk_build_lane(b);
-  if (w->coll == HK_BROADCAST)
-    chain_build_broadcast(b, w);
-  else
-    chain_build_reduce(b, w);
+  hk_build_to(b, last ? hk_out(0, 0) : hk_send_to(b, next, 0, 0));
+  if (prev != w->root) hk_build_from(b, hk_recv_from(b, prev, 0, 0));
+  hk_build_from(b, hk_in(0, 0));
+  hk_build_instr(b, last ? HK_INSTR_FINAL : 0);
 }
 
 const hk_algorithm hk_algorithm_chain = {
     .name = "chain",
     .about = "from rank to rank in waves; fewest bytes, two links, latency grows with the ranks",
-    .colls = 1u << HK_BROADCAST | 1u << HK_REDUCE,
-    .build = chain_build,
+    .build = {[HK_BROADCAST] = chain_build_broadcast, [HK_REDUCE] = chain_build_reduce},
 };

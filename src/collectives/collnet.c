@@ -55,7 +55,7 @@ static unsigned collnet_block(const grouping *g, int i, int local, int m) {
 
 static hk_operand collnet_operand(hk_builder *b, const hk_home *p, hk_link_kind kind, unsigned block) {
   hk_build_channel(b, SUM);
-  return hk_round_operand(b, kind, hk_home_rail(p, hk_link_sends(kind) ? 1 : -1), block);
+  return hk_link_operand(b, kind, hk_home_rail(p, hk_link_sends(kind) ? 1 : -1), block, 0);
 }
 
 /* Sends blocks to the ranks that have parts, or receives them, in the order in which these ranks work on them. */
@@ -80,16 +80,16 @@ static void collnet_build_work(hk_builder *b, const grouping *g, hk_link_kind ki
   if (p->i < g->parts) hk_build_lane(b);
   for (int local = p->i; p->i < g->parts && local < g->locals; local += g->parts)
     for (int m = 0; m < g->turns; m++) {
-      hk_operand host[HK_HOST_FAN + 1];
-      unsigned n = 0, block = collnet_block(g, p->i, local, m);
-      hk_operand network = collnet_operand(b, p, kind, block);
-      host[n++] = sends ? hk_in(block, 0) : hk_out(block, 0);
-      hk_build_channel(b, sends ? DEAL : COLLECT);
-      (sends ? hk_home_recv_all : hk_home_send_all)(b, p, block, 0, host, &n);
-      if (sends) /* a reference to the input would outlive the output's write */
-        hk_build_move(b, HK_INSTR_COPY, &network, 1, host, n);
-      else
-        hk_build_move(b, g->split ? HK_INSTR_FINAL : 0, host, n, &network, 1);
+      const unsigned block = collnet_block(g, p->i, local, m);
+      const hk_operand network = collnet_operand(b, p, kind, block);
+      if (sends) {
+        hk_build_to(b, network);
+        hk_home_add(b, p, DEAL, block, 0);
+        hk_build_instr(b, HK_INSTR_COPY); /* a reference to the input would outlive the output's write */
+      } else {
+        hk_build_from(b, network);
+        hk_home_give(b, p, COLLECT, g->split ? HK_INSTR_FINAL : 0, block, 0);
+      }
     }
 }
 
@@ -158,7 +158,6 @@ const hk_algorithm hk_algorithm_collnet = {
     .name = "collnet",
     .about =
         "sums inside the host, then by the network's switches, copies inside; one step between hosts; needs CollNet",
-    .colls = 1u << HK_ALLREDUCE | 1u << HK_ALLGATHER | 1u << HK_REDUCE_SCATTER,
     .cannot = collnet_cannot,
-    .build = collnet_build,
+    .build = {[HK_ALLREDUCE] = collnet_build, [HK_ALLGATHER] = collnet_build, [HK_REDUCE_SCATTER] = collnet_build},
 };

@@ -31,29 +31,29 @@ static void direct_build_root_receives(hk_builder *b, const hk_build *w) {
   if (w->rank != w->root) {
     hk_build_copy(b, hk_send_to(b, w->root, block, 0), hk_in(0, 0));
   } else if (w->coll == HK_REDUCE) {
-    hk_mesh_reduce(b, w, (hk_operand[]){hk_out(0, 0)}, 1, HK_LINK_RECV, 0, hk_in(0, 0));
+    hk_build_to(b, hk_out(0, 0));
+    hk_mesh_reduce(b, w, HK_LINK_RECV, 0, hk_in(0, 0));
   } else {
     hk_build_copy(b, hk_out(block, 0), hk_in(0, 0));
     hk_mesh_collect(b, w, HK_LINK_RECV);
   }
 }
 
-static void direct_build(hk_builder *b, const hk_build *w) {
-  switch (w->coll) {
-    case HK_ALLREDUCE: hk_mesh_two_shot(b, w, HK_LINK_RECV); return;
-    case HK_ALLGATHER: hk_mesh_allgather(b, w, HK_LINK_RECV); return;
-    case HK_REDUCE_SCATTER: hk_mesh_reduce_scatter(b, w); return;
-    case HK_BROADCAST: hk_mesh_broadcast(b, w, HK_LINK_RECV); return;
-    case HK_SCATTER: direct_build_scatter(b, w); return;
-    default: direct_build_root_receives(b, w); return;
-  }
-}
+static void direct_build_allreduce(hk_builder *b, const hk_build *w) { hk_mesh_two_shot(b, w, HK_LINK_RECV); }
+static void direct_build_allgather(hk_builder *b, const hk_build *w) { hk_mesh_allgather(b, w, HK_LINK_RECV); }
+static void direct_build_broadcast(hk_builder *b, const hk_build *w) { hk_mesh_broadcast(b, w, HK_LINK_RECV); }
 
 const hk_algorithm hk_algorithm_direct = {
     .name = "direct",
     .about = "every block directly to its destination; one step or two, links to all ranks",
-    .colls = 1u << HK_ALLREDUCE | 1u << HK_ALLGATHER | 1u << HK_REDUCE_SCATTER | 1u << HK_BROADCAST | 1u << HK_REDUCE |
-             1u << HK_GATHER | 1u << HK_SCATTER | 1u << HK_ALLGATHERV | 1u << HK_REDUCE_SCATTERV,
     .fixed_order = 1u << HK_ALLREDUCE | 1u << HK_REDUCE_SCATTER | 1u << HK_REDUCE,
-    .build = direct_build,
+    .build = {[HK_ALLREDUCE] = direct_build_allreduce,
+              [HK_ALLGATHER] = direct_build_allgather,
+              [HK_ALLGATHERV] = direct_build_allgather,
+              [HK_REDUCE_SCATTER] = hk_mesh_reduce_scatter,
+              [HK_REDUCE_SCATTERV] = hk_mesh_reduce_scatter,
+              [HK_BROADCAST] = direct_build_broadcast,
+              [HK_REDUCE] = direct_build_root_receives,
+              [HK_GATHER] = direct_build_root_receives,
+              [HK_SCATTER] = direct_build_scatter},
 };

@@ -19,9 +19,6 @@
 #include "algorithm.h"
 #include "pattern.h"
 
-/* Blocks that a rank sends before it receives, in a step with `have` blocks. */
-static unsigned doubling_group_of(unsigned have) { return have > 1 ? 2 : 1; }
-
 static void doubling_build_allreduce(hk_builder *b, const hk_build *w) {
   hk_cube cube = hk_cube_of(w->nranks);
   int corner = hk_cube_corner(&cube, w->rank);
@@ -32,7 +29,7 @@ static void doubling_build_allreduce(hk_builder *b, const hk_build *w) {
     return;
   }
   hk_build_scratch(b, 1);
-  hk_operand from[2], sum = hk_scratch(0);
+  hk_operand from[2], sum = hk_scratch(0, 0);
   unsigned nfrom = 0;
   int client = hk_cube_client(&cube, corner);
   if (client >= 0) from[nfrom++] = hk_recv_from(b, client, 0, 0);
@@ -54,25 +51,16 @@ static void doubling_build_allreduce(hk_builder *b, const hk_build *w) {
 static void doubling_build_allgather(hk_builder *b, const hk_build *w) {
   unsigned r = (unsigned)w->rank;
   hk_build_lane(b);
-  hk_build_move(b, 0, (hk_operand[]){hk_out(r, 0), hk_send_to(b, w->rank ^ 1, r, 0)}, 2, (hk_operand[]){hk_in(0, 0)},
-                1);
+  hk_build_fork(b, hk_out(r, 0), hk_send_to(b, w->rank ^ 1, r, 0), hk_in(0, 0));
   hk_build_copy(b, hk_out(r ^ 1, 0), hk_recv_from(b, w->rank ^ 1, r ^ 1, 0));
   for (unsigned have = 2; have < (unsigned)w->nranks; have *= 2) {
     int peer = w->rank ^ (int)have;
     unsigned mine = r & ~(have - 1), theirs = mine ^ have;
-    int g = (int)doubling_group_of(have);
-    hk_build_repeat(b, have / (unsigned)g);
-    for (unsigned j = 0; j < (unsigned)g; j++) hk_build_copy(b, hk_send_to(b, peer, mine + j, g), hk_out(mine + j, g));
-    for (unsigned j = 0; j < (unsigned)g; j++)
-      hk_build_copy(b, hk_out(theirs + j, g), hk_recv_from(b, peer, theirs + j, g));
+    hk_build_repeat(b, have / 2);
+    for (unsigned j = 0; j < 2; j++) hk_build_copy(b, hk_send_to(b, peer, mine + j, 2), hk_out(mine + j, 2));
+    for (unsigned j = 0; j < 2; j++) hk_build_copy(b, hk_out(theirs + j, 2), hk_recv_from(b, peer, theirs + j, 2));
     hk_build_end_repeat(b);
   }
-}
-
-static hk_operand doubling_scratch_walk(unsigned which, int stride) {
-  hk_operand o = hk_scratch(which);
-  o.stride = stride;
-  return o;
 }
 
 static void doubling_build_reduce_scatter(hk_builder *b, const hk_build *w) {
@@ -85,26 +73,18 @@ static void doubling_build_reduce_scatter(hk_builder *b, const hk_build *w) {
     bool first = have == half, last = have == 1;
     int peer = w->rank ^ (int)have;
     unsigned keep = r & have, give = keep ^ have;
-    int g = (int)doubling_group_of(have);
+    const int g = have > 1 ? 2 : 1; /* blocks that a rank sends before it receives */
     hk_build_repeat(b, have / (unsigned)g);
     for (unsigned j = give; j < give + (unsigned)g; j++)
-      hk_build_copy(b, hk_send_to(b, peer, low + j, g), first ? hk_in(low + j, g) : doubling_scratch_walk(base + j, g));
+      hk_build_copy(b, hk_send_to(b, peer, low + j, g), first ? hk_in(low + j, g) : hk_scratch(base + j, g));
     for (unsigned j = keep; j < keep + (unsigned)g; j++) {
-      hk_operand kept = first ? hk_in(low + j, g) : doubling_scratch_walk(base + j, g);
-      hk_operand to = last ? hk_out(0, 0) : first ? doubling_scratch_walk(j - keep, g) : kept;
-      hk_build_move(b, last ? HK_INSTR_FINAL : 0, &to, 1, (hk_operand[]){hk_recv_from(b, peer, low + j, g), kept}, 2);
+      hk_operand kept = first ? hk_in(low + j, g) : hk_scratch(base + j, g);
+      hk_operand to = last ? hk_out(0, 0) : first ? hk_scratch(j - keep, g) : kept;
+      hk_build_add(b, last ? HK_INSTR_FINAL : 0, to, hk_recv_from(b, peer, low + j, g), kept);
     }
     hk_build_end_repeat(b);
     low += keep;
     base = first ? 0 : base + keep;
-  }
-}
-
-static void doubling_build(hk_builder *b, const hk_build *w) {
-  switch (w->coll) {
-    case HK_ALLREDUCE: doubling_build_allreduce(b, w); return;
-    case HK_ALLGATHER: doubling_build_allgather(b, w); return;
-    default: doubling_build_reduce_scatter(b, w); return;
   }
 }
 
@@ -115,8 +95,10 @@ static const char *doubling_cannot(const hk_team *team, hk_coll coll) {
 const hk_algorithm hk_algorithm_doubling = {
     .name = "doubling",
     .about = "exchange with the rank that differs in one bit, bit after bit; log2 n steps",
-    .colls = 1u << HK_ALLREDUCE | 1u << HK_ALLGATHER | 1u << HK_REDUCE_SCATTER | 1u << HK_ALLGATHERV |
-             1u << HK_REDUCE_SCATTERV,
     .cannot = doubling_cannot,
-    .build = doubling_build,
+    .build = {[HK_ALLREDUCE] = doubling_build_allreduce,
+              [HK_ALLGATHER] = doubling_build_allgather,
+              [HK_ALLGATHERV] = doubling_build_allgather,
+              [HK_REDUCE_SCATTER] = doubling_build_reduce_scatter,
+              [HK_REDUCE_SCATTERV] = doubling_build_reduce_scatter},
 };

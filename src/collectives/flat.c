@@ -13,7 +13,6 @@ static void flat_build(hk_builder *b, const hk_build *w) { hk_mesh_one_shot(b, w
 const hk_algorithm hk_algorithm_flat = {
     .name = "flat",
     .about = "every rank sends its whole input to every other one; one step, most bytes",
-    .colls = 1u << HK_ALLREDUCE,
     .fixed_order = 1u << HK_ALLREDUCE,
-    .build = flat_build,
+    .build = {[HK_ALLREDUCE] = flat_build},
 };

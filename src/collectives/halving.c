@@ -123,6 +123,5 @@ static void halving_build(hk_builder *b, const hk_build *w) {
 const hk_algorithm hk_algorithm_halving = {
     .name = "halving",
     .about = "Rabenseifner's: recursive halving, then doubling; 2 log2 n steps, fewest bytes",
-    .colls = 1u << HK_ALLREDUCE,
-    .build = halving_build,
+    .build = {[HK_ALLREDUCE] = halving_build},
 };

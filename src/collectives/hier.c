@@ -80,21 +80,19 @@ typedef struct hop {
 } hop;
 
 static void hier_step_one(hk_builder *b, const hk_home *p, unsigned at, int stride, hop x) {
-  hk_operand to[HK_HOST_FAN + 2], from[HK_HOST_FAN + 2];
-  unsigned nto = 0, nfrom = 0;
   if (x.send >= 0) {
     hk_build_channel(b, (unsigned)x.send);
-    to[nto++] = hk_send_to(b, hk_home_rail(p, 1), at, stride);
+    hk_build_to(b, hk_send_to(b, hk_home_rail(p, 1), at, stride));
   }
   if (x.receive >= 0) {
     hk_build_channel(b, (unsigned)x.receive);
-    from[nfrom++] = hk_recv_from(b, hk_home_rail(p, -1), at, stride);
+    hk_build_from(b, hk_recv_from(b, hk_home_rail(p, -1), at, stride));
   }
-  if (x.add >= 0) hk_home_add(b, p, (unsigned)x.add, at, stride, from, &nfrom);
+  if (x.add >= 0) hk_home_add(b, p, (unsigned)x.add, at, stride);
   if (x.give >= 0)
-    hk_home_give(b, p, (unsigned)x.give, x.add >= 0 ? HK_INSTR_FINAL : 0, at, stride, to, nto, from, nfrom);
+    hk_home_give(b, p, (unsigned)x.give, x.add >= 0 ? HK_INSTR_FINAL : 0, at, stride);
   else
-    hk_build_move(b, 0, to, nto, from, nfrom);
+    hk_build_instr(b, 0);
 }
 
 static void hier_step(hk_builder *b, const hk_home *p, int block, int stride, hop x) {
@@ -186,7 +184,6 @@ const hk_algorithm hk_algorithm_hier = {
     .name = "hier",
     .about =
         "sums inside the host, a ring between hosts for each local rank, copies inside; fewest bytes between hosts",
-    .colls = 1u << HK_ALLREDUCE,
     .cannot = hk_hier_cannot,
-    .build = hier_build,
+    .build = {[HK_ALLREDUCE] = hier_build},
 };

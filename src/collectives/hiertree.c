@@ -27,43 +27,42 @@ static void hiertree_exchange(hk_builder *b, const hk_home *p, bool deal, int pa
   }
 }
 
+/* The block of this rank's part that goes over the tree. */
+static unsigned hiertree_block(const hk_home *p, unsigned tree) { return (unsigned)(TREES * p->i) + tree; }
 static int hiertree_rail(const hk_home *p, int host) { return hk_layout_rank(p->w->layout, host, p->i); }
 
 /* Host 0 is the root of both trees. */
 static void hiertree_build_root(hk_builder *b, const hk_home *p, unsigned tree) {
-  hk_operand from[HK_HOST_FAN + 4], to[HK_HOST_FAN + 4];
-  unsigned nfrom = 0, nto = 0, block = (unsigned)(TREES * p->i) + tree;
+  const unsigned block = hiertree_block(p, tree);
   hk_build_lane(b);
   if (p->hosts > 1) {
     int top = hiertree_rail(p, hk_two_tree_top((int)tree, 0, p->hosts));
     hk_build_channel(b, UP + tree);
-    from[nfrom++] = hk_recv_from(b, top, block, 0);
+    hk_build_from(b, hk_recv_from(b, top, block, 0));
     hk_build_channel(b, DOWN + tree);
-    to[nto++] = hk_send_to(b, top, block, 0);
+    hk_build_to(b, hk_send_to(b, top, block, 0));
   }
-  hk_home_add(b, p, DEAL + tree, block, 0, from, &nfrom);
-  hk_home_give(b, p, hiertree_collect(p, tree), HK_INSTR_FINAL, block, 0, to, nto, from, nfrom);
+  hk_home_add(b, p, DEAL + tree, block, 0);
+  hk_home_give(b, p, hiertree_collect(p, tree), HK_INSTR_FINAL, block, 0);
 }
 
 static void hiertree_build_up(hk_builder *b, const hk_home *p, unsigned tree, const hk_tree_place *place) {
-  hk_operand from[HK_HOST_FAN + 4], to;
-  unsigned n = 0, block = (unsigned)(TREES * p->i) + tree;
+  const unsigned block = hiertree_block(p, tree);
   hk_build_lane(b);
   hk_build_channel(b, UP + tree);
-  for (int k = 0; k < place->ndown; k++) from[n++] = hk_recv_from(b, hiertree_rail(p, place->down[k]), block, 0);
-  to = hk_send_to(b, hiertree_rail(p, place->up), block, 0);
-  hk_home_add(b, p, DEAL + tree, block, 0, from, &n);
-  hk_build_move(b, 0, &to, 1, from, n);
+  for (int k = 0; k < place->ndown; k++) hk_build_from(b, hk_recv_from(b, hiertree_rail(p, place->down[k]), block, 0));
+  hk_build_to(b, hk_send_to(b, hiertree_rail(p, place->up), block, 0));
+  hk_home_add(b, p, DEAL + tree, block, 0);
+  hk_build_instr(b, 0);
 }
 
 static void hiertree_build_down(hk_builder *b, const hk_home *p, unsigned tree, const hk_tree_place *place) {
-  hk_operand to[HK_HOST_FAN + 4], from;
-  unsigned n = 0, block = (unsigned)(TREES * p->i) + tree;
+  const unsigned block = hiertree_block(p, tree);
   hk_build_lane(b);
   hk_build_channel(b, DOWN + tree);
-  from = hk_recv_from(b, hiertree_rail(p, place->up), block, 0);
-  for (int k = 0; k < place->ndown; k++) to[n++] = hk_send_to(b, hiertree_rail(p, place->down[k]), block, 0);
-  hk_home_give(b, p, hiertree_collect(p, tree), 0, block, 0, to, n, &from, 1);
+  hk_build_from(b, hk_recv_from(b, hiertree_rail(p, place->up), block, 0));
+  for (int k = 0; k < place->ndown; k++) hk_build_to(b, hk_send_to(b, hiertree_rail(p, place->down[k]), block, 0));
+  hk_home_give(b, p, hiertree_collect(p, tree), 0, block, 0);
 }
 
 void hk_build_hiertree(hk_builder *b, const hk_build *w, bool in_switch) {
@@ -91,7 +90,6 @@ static void hiertree_build(hk_builder *b, const hk_build *w) { hk_build_hiertree
 const hk_algorithm hk_algorithm_hiertree = {
     .name = "hiertree",
     .about = "sums inside the host, two binary trees between hosts for each local rank, copies inside; for many hosts",
-    .colls = 1u << HK_ALLREDUCE,
     .cannot = hk_hier_cannot,
-    .build = hiertree_build,
+    .build = {[HK_ALLREDUCE] = hiertree_build},
 };

@@ -32,43 +32,39 @@ static inline int hk_home_rail(const hk_home *p, int by) {
   return hk_layout_rank(p->w->layout, hk_shift(p->h, by, p->hosts), p->i);
 }
 
-/* Appends a link to (or from) each other rank of the host, on the current channel. */
-static inline void hk_home_send_all(hk_builder *b, const hk_home *p, unsigned block, int stride, hk_operand *to,
-                                    unsigned *n) {
-  for (int j = 1; j < p->per; j++)
-    to[(*n)++] = hk_send_to(b, hk_home_local(p, hk_shift(p->i, j, p->per)), block, stride);
-}
-static inline void hk_home_recv_all(hk_builder *b, const hk_home *p, unsigned block, int stride, hk_operand *from,
-                                    unsigned *n) {
-  for (int j = 1; j < p->per; j++)
-    from[(*n)++] = hk_recv_from(b, hk_home_local(p, hk_shift(p->i, j, p->per)), block, stride);
+/* The rank `by` local numbers further on this host. */
+static inline int hk_home_next(const hk_home *p, int by) { return hk_home_local(p, hk_shift(p->i, by, p->per)); }
+
+/* The next instruction also sends the block to each other rank of the host, on the current channel. */
+static inline void hk_home_send_all(hk_builder *b, const hk_home *p, unsigned block, int stride) {
+  for (int j = 1; j < p->per; j++) hk_build_to(b, hk_send_to(b, hk_home_next(p, j), block, stride));
 }
 
 /* ---- sums of a host's contributions to a block, and results for all of the host ----
  * Without a switch, one instruction combines links inside the host with those to other hosts. A switch makes a sum by
  * an instruction of its own, which leaves it in scratch, and copies the result from the output. */
 
-/* Appends the sources of the host's contributions, which come on the channel. */
-static inline void hk_home_add(hk_builder *b, const hk_home *p, unsigned channel, unsigned block, int stride,
-                               hk_operand *from, unsigned *n) {
-  hk_operand own[HK_HOST_FAN + 1], *to = p->in_switch ? own : from;
-  unsigned mine = 0, *count = p->in_switch ? &mine : n;
+/* The next instruction also adds the host's contributions, which come on the channel. */
+static inline void hk_home_add(hk_builder *b, const hk_home *p, unsigned channel, unsigned block, int stride) {
+  hk_operand host[HK_HOST_FAN] = {hk_in(block, stride)};
   hk_build_channel(b, channel);
-  to[(*count)++] = hk_in(block, stride);
-  hk_home_recv_all(b, p, block, stride, to, count);
-  if (!p->in_switch) return;
+  for (int j = 1; j < p->per; j++) host[j] = hk_recv_from(b, hk_home_next(p, j), block, stride);
+  if (!p->in_switch) {
+    for (int j = 0; j < p->per; j++) hk_build_from(b, host[j]);
+    return;
+  }
   hk_build_in_switch(b, true);
-  hk_build_move(b, 0, (hk_operand[]){hk_scratch(0)}, 1, own, mine);
+  hk_build_move(b, 0, (hk_operand[]){hk_scratch(0, 0)}, 1, host, (unsigned)p->per);
   hk_build_in_switch(b, false);
-  from[(*n)++] = hk_scratch(0);
+  hk_build_from(b, hk_scratch(0, 0));
 }
-/* { destinations, output, the host's other ranks } <- sources. There is room for one more rank than a host has. */
+/* Ends the instruction, which also writes to the output and to the host's other ranks. */
 static inline void hk_home_give(hk_builder *b, const hk_home *p, unsigned channel, unsigned flags, unsigned block,
-                                int stride, hk_operand *to, unsigned nto, const hk_operand *from, unsigned nfrom) {
-  to[nto++] = hk_out(block, stride);
+                                int stride) {
+  hk_build_to(b, hk_out(block, stride));
   hk_build_channel(b, channel);
-  if (!p->in_switch) hk_home_send_all(b, p, block, stride, to, &nto);
-  hk_build_move(b, flags, to, nto, from, nfrom);
+  if (!p->in_switch) hk_home_send_all(b, p, block, stride);
+  hk_build_instr(b, flags);
   if (!p->in_switch) return;
   hk_build_in_switch(b, true);
   hk_build_copy(b, hk_mcast(b, block, stride), hk_out(block, stride));

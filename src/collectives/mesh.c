@@ -32,13 +32,8 @@ void hk_mesh_collect(hk_builder *b, const hk_build *w, hk_link_kind kind) {
   hk_build_end_repeat(b);
 }
 
-static hk_operand mesh_from(hk_builder *b, hk_link_kind kind, int rank, unsigned block) {
-  return kind == HK_LINK_RECV ? hk_recv_from(b, rank, block, 0) : hk_mcast_from(b, rank, block, 0);
-}
-
-void hk_mesh_reduce(hk_builder *b, const hk_build *w, const hk_operand *dst, unsigned ndst, hk_link_kind kind,
-                    unsigned block, hk_operand in) {
-  hk_operand src[HK_MESH_SWITCH], sum = hk_scratch(0);
+void hk_mesh_reduce(hk_builder *b, const hk_build *w, hk_link_kind kind, unsigned block, hk_operand in) {
+  hk_operand src[HK_MESH_SWITCH], sum = hk_scratch(0, 0);
   unsigned k = 0, fan = hk_builder_in_switch(b) ? HK_MESH_SWITCH : HK_MESH_FAN;
   for (int r = 0; r < w->nranks; r++) {
     if (k == fan) {
@@ -46,27 +41,36 @@ void hk_mesh_reduce(hk_builder *b, const hk_build *w, const hk_operand *dst, uns
       src[0] = sum;
       k = 1;
     }
-    src[k++] = r == w->rank ? in : mesh_from(b, kind, r, block);
+    src[k++] = r == w->rank ? in : hk_link_operand(b, kind, r, block, 0);
   }
-  hk_build_move(b, HK_INSTR_FINAL, dst, ndst, src, k);
+  for (unsigned i = 0; i < k; i++) hk_build_from(b, src[i]);
+  hk_build_instr(b, HK_INSTR_FINAL);
+}
+
+/* The next instruction also sends the block to at most `most` ranks, from the one `first` positions further on. Returns
+ * the position after the last. */
+static int mesh_send_some(hk_builder *b, const hk_build *w, unsigned block, int first, int most) {
+  int j = first;
+  for (; j < w->nranks && j < first + most; j++)
+    hk_build_to(b, hk_send_to(b, hk_shift(w->rank, j, w->nranks), block, 0));
+  return j;
 }
 
 /* { links to all other ranks, *last } <- from. The last instruction writes `last` (may be NULL), so in place `last` and
  * `from` may be the same memory. */
 static void mesh_send_all(hk_builder *b, const hk_build *w, hk_link_kind kind, unsigned flags, unsigned block,
                           hk_operand from, const hk_operand *last) {
-  hk_operand dst[HK_MESH_FAN];
-  unsigned k = 0;
-  if (kind == HK_LINK_MCAST_RECV) dst[k++] = hk_mcast(b, block, 0);
-  for (int j = 1; kind == HK_LINK_RECV && j < w->nranks; j++) {
-    if (k == HK_MESH_FAN - 1) {
-      hk_build_move(b, flags, dst, k, &from, 1);
-      k = 0;
-    }
-    dst[k++] = hk_send_to(b, hk_shift(w->rank, j, w->nranks), block, 0);
+  const bool multicast = kind == HK_LINK_MCAST_RECV;
+  if (multicast) hk_build_to(b, hk_mcast(b, block, 0));
+  int j = multicast ? w->nranks : mesh_send_some(b, w, block, 1, HK_MESH_FAN - 1);
+  while (j < w->nranks) {
+    hk_build_from(b, from);
+    hk_build_instr(b, flags);
+    j = mesh_send_some(b, w, block, j, HK_MESH_FAN - 1);
   }
-  if (last) dst[k++] = *last;
-  hk_build_move(b, flags, dst, k, &from, 1);
+  if (last) hk_build_to(b, *last);
+  hk_build_from(b, from);
+  hk_build_instr(b, flags);
 }
 
 /* ---- programs ---- */
@@ -76,15 +80,13 @@ void hk_mesh_one_shot(hk_builder *b, const hk_build *w, hk_link_kind kind) {
   hk_build_scratch(b, hk_mesh_scratch(b, w));
   hk_build_lane(b);
   mesh_send_all(b, w, kind, HK_INSTR_COPY, 0, hk_in(0, 0), NULL);
-  hk_mesh_reduce(b, w, (hk_operand[]){hk_out(0, 0)}, 1, kind, 0, hk_in(0, 0));
+  hk_build_to(b, hk_out(0, 0));
+  hk_mesh_reduce(b, w, kind, 0, hk_in(0, 0));
 }
 
 void hk_mesh_two_shot(hk_builder *b, const hk_build *w, hk_link_kind kind) {
   const bool multicast = kind == HK_LINK_MCAST_RECV;
   const unsigned mine = (unsigned)w->rank, sums = multicast ? 0 : 1; /* the channel of sums */
-  hk_operand to[HK_MESH_FAN], sum = hk_out(mine, 0);
-  unsigned k = 0;
-  int j = multicast ? w->nranks : 1;
   hk_build_split(b, (unsigned)w->nranks);
   hk_build_scratch(b, hk_mesh_scratch(b, w));
   hk_build_lane(b);
@@ -92,16 +94,16 @@ void hk_mesh_two_shot(hk_builder *b, const hk_build *w, hk_link_kind kind) {
 
   hk_build_lane(b);
   hk_build_channel(b, sums);
-  if (multicast) to[k++] = hk_mcast(b, mine, 0);
-  to[k++] = sum;
-  for (; j < w->nranks && k < HK_MESH_FAN; j++) to[k++] = hk_send_to(b, hk_shift(w->rank, j, w->nranks), mine, 0);
+  if (multicast) hk_build_to(b, hk_mcast(b, mine, 0));
+  hk_build_to(b, hk_out(mine, 0));
+  int j = multicast ? w->nranks : mesh_send_some(b, w, mine, 1, HK_MESH_FAN - 1);
   hk_build_channel(b, 0);
-  hk_mesh_reduce(b, w, to, k, HK_LINK_RECV, mine, hk_in(mine, 0));
+  hk_mesh_reduce(b, w, HK_LINK_RECV, mine, hk_in(mine, 0));
   hk_build_channel(b, sums);
   while (j < w->nranks) {
-    for (k = 0; j < w->nranks && k < HK_MESH_FAN; j++)
-      to[k++] = hk_send_to(b, hk_shift(w->rank, j, w->nranks), mine, 0);
-    hk_build_move(b, 0, to, k, &sum, 1);
+    j = mesh_send_some(b, w, mine, j, HK_MESH_FAN);
+    hk_build_from(b, hk_out(mine, 0));
+    hk_build_instr(b, 0);
   }
 
   hk_build_lane(b);
@@ -116,7 +118,8 @@ void hk_mesh_reduce_scatter(hk_builder *b, const hk_build *w) {
   hk_mesh_deal(b, w);
   hk_build_lane(b);
   hk_build_channel(b, 0);
-  hk_mesh_reduce(b, w, (hk_operand[]){hk_out(0, 0)}, 1, HK_LINK_RECV, mine, hk_in(mine, 0));
+  hk_build_to(b, hk_out(0, 0));
+  hk_mesh_reduce(b, w, HK_LINK_RECV, mine, hk_in(mine, 0));
 }
 
 /* Sending has a lane of its own, because it may be several waves ahead of the slowest reader. */
@@ -135,5 +138,5 @@ void hk_mesh_broadcast(hk_builder *b, const hk_build *w, hk_link_kind kind) {
   if (w->rank == w->root)
     mesh_send_all(b, w, kind, 0, 0, hk_in(0, 0), &own);
   else
-    hk_build_copy(b, own, mesh_from(b, kind, w->root, 0));
+    hk_build_copy(b, own, hk_link_operand(b, kind, w->root, 0, 0));
 }

@@ -21,11 +21,10 @@ void hk_mesh_deal(hk_builder *b, const hk_build *w);
 /* Receives block p of the output from each other rank p, over links of `kind`. */
 void hk_mesh_collect(hk_builder *b, const hk_build *w, hk_link_kind kind);
 
-/* dst <- reduce(the contributions of all ranks to `block`), FINAL, in the order of ranks, so that all ranks that do it
- * get the same bits. `in` is this rank's contribution; the others' arrive over links of `kind`. Needs
- * hk_mesh_scratch scratch blocks. */
-void hk_mesh_reduce(hk_builder *b, const hk_build *w, const hk_operand *dst, unsigned ndst, hk_link_kind kind,
-                    unsigned block, hk_operand in);
+/* Ends the instruction: its destinations <- reduce(the contributions of all ranks to `block`), FINAL, in the order of
+ * ranks, so that all ranks that do it get the same bits. `in` is this rank's contribution; the others' arrive over
+ * links of `kind`. Needs hk_mesh_scratch scratch blocks. */
+void hk_mesh_reduce(hk_builder *b, const hk_build *w, hk_link_kind kind, unsigned block, hk_operand in);
 /* 0 if a switch reduces (hk_build_in_switch). */
 static inline unsigned hk_mesh_scratch(const hk_builder *b, const hk_build *w) {
   return w->nranks > HK_MESH_FAN && !hk_builder_in_switch(b) ? 1 : 0;

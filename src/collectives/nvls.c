@@ -24,25 +24,33 @@ static const char *nvls_cannot(const hk_team *team, hk_coll coll) {
   return coll == HK_ALLREDUCE ? hk_hier_switch_cannot(team) : "is for ranks on one switch";
 }
 
-static void nvls_build(hk_builder *b, const hk_build *w) {
+static void nvls_build_allreduce(hk_builder *b, const hk_build *w) {
   if (hk_layout_hosts(w->layout) > 1) {
     hk_build_hier(b, w, true);
     return;
   }
   hk_build_in_switch(b, true);
-  switch (w->coll) {
-    case HK_ALLREDUCE: hk_mesh_two_shot(b, w, HK_LINK_MCAST_RECV); return;
-    case HK_REDUCE_SCATTER: hk_mesh_reduce_scatter(b, w); return;
-    default: hk_mesh_allgather(b, w, HK_LINK_MCAST_RECV); return;
-  }
+  hk_mesh_two_shot(b, w, HK_LINK_MCAST_RECV);
+}
+
+static void nvls_build_reduce_scatter(hk_builder *b, const hk_build *w) {
+  hk_build_in_switch(b, true);
+  hk_mesh_reduce_scatter(b, w);
+}
+
+static void nvls_build_allgather(hk_builder *b, const hk_build *w) {
+  hk_build_in_switch(b, true);
+  hk_mesh_allgather(b, w, HK_LINK_MCAST_RECV);
 }
 
 const hk_algorithm hk_algorithm_nvls = {
     .name = "nvls",
     .about = "sums and copies made by the switch, between hosts a ring; fewest bytes a rank; needs NVLS",
-    .colls = 1u << HK_ALLREDUCE | 1u << HK_REDUCE_SCATTER | 1u << HK_ALLGATHER | 1u << HK_ALLGATHERV |
-             1u << HK_REDUCE_SCATTERV,
     .protocols = 1u << HK_PROTO_SIMPLE, /* a switch reduces data, not lines with flags in them */
     .cannot = nvls_cannot,
-    .build = nvls_build,
+    .build = {[HK_ALLREDUCE] = nvls_build_allreduce,
+              [HK_ALLGATHER] = nvls_build_allgather,
+              [HK_ALLGATHERV] = nvls_build_allgather,
+              [HK_REDUCE_SCATTER] = nvls_build_reduce_scatter,
+              [HK_REDUCE_SCATTERV] = nvls_build_reduce_scatter},
 };

@@ -18,8 +18,7 @@ static const char *nvlstree_cannot(const hk_team *team, hk_coll coll) {
 const hk_algorithm hk_algorithm_nvlstree = {
     .name = "nvlstree",
     .about = "sums and copies inside hosts made by their switches, two binary trees between hosts; needs NVLS",
-    .colls = 1u << HK_ALLREDUCE,
     .protocols = 1u << HK_PROTO_SIMPLE, /* a switch reduces data, not lines with flags in them */
     .cannot = nvlstree_cannot,
-    .build = nvlstree_build,
+    .build = {[HK_ALLREDUCE] = nvlstree_build},
 };

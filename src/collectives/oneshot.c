@@ -10,13 +10,9 @@
  */
 #include "mesh.h"
 
-static void oneshot_build(hk_builder *b, const hk_build *w) {
-  switch (w->coll) {
-    case HK_ALLREDUCE: hk_mesh_one_shot(b, w, HK_LINK_MCAST_RECV); return;
-    case HK_BROADCAST: hk_mesh_broadcast(b, w, HK_LINK_MCAST_RECV); return;
-    default: hk_mesh_allgather(b, w, HK_LINK_MCAST_RECV); return;
-  }
-}
+static void oneshot_build_allreduce(hk_builder *b, const hk_build *w) { hk_mesh_one_shot(b, w, HK_LINK_MCAST_RECV); }
+static void oneshot_build_broadcast(hk_builder *b, const hk_build *w) { hk_mesh_broadcast(b, w, HK_LINK_MCAST_RECV); }
+static void oneshot_build_allgather(hk_builder *b, const hk_build *w) { hk_mesh_allgather(b, w, HK_LINK_MCAST_RECV); }
 
 static const char *oneshot_cannot(const hk_team *team, hk_coll coll) {
   (void)coll;
@@ -26,9 +22,11 @@ static const char *oneshot_cannot(const hk_team *team, hk_coll coll) {
 const hk_algorithm hk_algorithm_oneshot = {
     .name = "oneshot",
     .about = "every rank writes once to memory that all others read; one step; needs multicast",
-    .colls = 1u << HK_ALLREDUCE | 1u << HK_BROADCAST | 1u << HK_ALLGATHER | 1u << HK_ALLGATHERV,
     .fixed_order = 1u << HK_ALLREDUCE,
     .protocols = 1u << HK_PROTO_SIMPLE | 1u << HK_PROTO_LL, /* a switch need not keep LL128's lines whole */
     .cannot = oneshot_cannot,
-    .build = oneshot_build,
+    .build = {[HK_ALLREDUCE] = oneshot_build_allreduce,
+              [HK_BROADCAST] = oneshot_build_broadcast,
+              [HK_ALLGATHER] = oneshot_build_allgather,
+              [HK_ALLGATHERV] = oneshot_build_allgather},
 };

@@ -23,6 +23,5 @@ static void pairwise_build(hk_builder *b, const hk_build *w) {
 const hk_algorithm hk_algorithm_pairwise = {
     .name = "pairwise",
     .about = "step j: send to rank + j, receive from rank - j; fewest bytes",
-    .colls = 1u << HK_ALLTOALL | 1u << HK_ALLTOALLV,
-    .build = pairwise_build,
+    .build = {[HK_ALLTOALL] = pairwise_build, [HK_ALLTOALLV] = pairwise_build},
 };

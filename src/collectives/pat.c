@@ -50,18 +50,13 @@ static void pat_gather(hk_builder *b, const hk_build *w, int k, int offset, int 
 static void pat_build_allgather(hk_builder *b, const hk_build *w) {
   int n = w->nranks, r = w->rank, k = hk_log2_ceil((unsigned)n) - 1;
   hk_build_lane(b);
-  hk_build_move(b, 0, (hk_operand[]){hk_out((unsigned)r, 0), hk_send_to(b, hk_shift(r, 1 << k, n), (unsigned)r, 0)}, 2,
-                (hk_operand[]){hk_in(0, 0)}, 1);
+  hk_build_fork(b, hk_out((unsigned)r, 0), hk_send_to(b, hk_shift(r, 1 << k, n), (unsigned)r, 0), hk_in(0, 0));
   pat_gather(b, w, k, 0, 0, false);
   while (--k >= 0) pat_build_step(b, w, k, pat_pairs(k, n), pat_gather);
 }
 
 /* The scratch buffer of an even offset. */
-static hk_operand pat_partial(int offset, int stride) {
-  hk_operand o = hk_scratch((unsigned)offset / 2);
-  o.stride = stride / 2;
-  return o;
-}
+static hk_operand pat_partial(int offset, int stride) { return hk_scratch((unsigned)offset / 2, stride / 2); }
 
 /* One exchange of step k (with stride, a repeat of them): sends offset `offset` + 2^k, or adds to `offset`. */
 static void pat_scatter(hk_builder *b, const hk_build *w, int k, int offset, int stride, bool sends) {
@@ -76,8 +71,7 @@ static void pat_scatter(hk_builder *b, const hk_build *w, int k, int offset, int
   }
   const hk_operand kept = k > 0 ? pat_partial(offset, stride) : hk_in(keep, -stride);
   const hk_operand total = last ? hk_out(0, 0) : pat_partial(offset, stride);
-  hk_build_move(b, last ? HK_INSTR_FINAL : 0, &total, 1,
-                (hk_operand[]){hk_recv_from(b, hk_shift(w->rank, 1 << k, n), keep, -stride), kept}, 2);
+  hk_build_add(b, last ? HK_INSTR_FINAL : 0, total, hk_recv_from(b, hk_shift(w->rank, 1 << k, n), keep, -stride), kept);
 }
 
 static void pat_build_reduce_scatter(hk_builder *b, const hk_build *w) {
@@ -92,16 +86,11 @@ static void pat_build_reduce_scatter(hk_builder *b, const hk_build *w) {
   }
 }
 
-static void pat_build(hk_builder *b, const hk_build *w) {
-  if (w->coll == HK_ALLGATHER)
-    pat_build_allgather(b, w);
-  else
-    pat_build_reduce_scatter(b, w);
-}
-
 const hk_algorithm hk_algorithm_pat = {
     .name = "pat",
     .about = "parallel trees, farthest first; log2 n steps for any n, log2 n links, fewest bytes",
-    .colls = 1u << HK_ALLGATHER | 1u << HK_REDUCE_SCATTER | 1u << HK_ALLGATHERV | 1u << HK_REDUCE_SCATTERV,
-    .build = pat_build,
+    .build = {[HK_ALLGATHER] = pat_build_allgather,
+              [HK_ALLGATHERV] = pat_build_allgather,
+              [HK_REDUCE_SCATTER] = pat_build_reduce_scatter,
+              [HK_REDUCE_SCATTERV] = pat_build_reduce_scatter},
 };

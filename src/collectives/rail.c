@@ -24,98 +24,86 @@ static unsigned rail_block_of(const hk_home *p, int host, int local) {
   return (unsigned)hk_layout_rank(p->w->layout, hk_shift(host, 0, p->hosts), local);
 }
 
+/* What a step does on the rail; rail_exchange: inside the host. */
+enum { NOTHING, RECEIVE, SEND, ALONG = RECEIVE | SEND };
+typedef void rail_step(hk_builder *b, const hk_home *p, unsigned does, int host, int stride);
+
 /* Runs a step for `count` hosts, from `host` on backwards. */
-static void rail_repeat(hk_builder *b, const hk_home *p, int host, int count,
-                        void (*step)(hk_builder *, const hk_home *, int host, int stride)) {
+static void rail_repeat(hk_builder *b, const hk_home *p, int host, int count, rail_step *step, unsigned does) {
   if (hk_layout_period(p->w->layout) > p->per) {
-    for (int s = 0; s < count; s++) step(b, p, host - s, 0);
+    for (int s = 0; s < count; s++) step(b, p, does, host - s, 0);
     return;
   }
   hk_build_repeat(b, count > 0 ? (unsigned)count : 0);
-  step(b, p, host, -p->per);
+  step(b, p, does, host, -p->per);
   hk_build_end_repeat(b);
 }
 
-/* ---- allgather ---- */
-
-static void rail_pass_on(hk_builder *b, const hk_home *p, int host, int stride, bool receive, bool send) {
-  hk_operand to[HK_HOST_FAN + 2], from;
-  unsigned n = 0, block = rail_block_of(p, host, p->i);
-  hk_build_channel(b, RAIL);
-  from = receive ? hk_recv_from(b, hk_home_rail(p, -1), block, stride) : hk_in(0, 0);
-  to[n++] = hk_out(block, stride);
-  if (send) to[n++] = hk_send_to(b, hk_home_rail(p, 1), block, stride);
-  hk_build_channel(b, INSIDE);
-  hk_home_send_all(b, p, block, stride, to, &n);
-  hk_build_move(b, 0, to, n, &from, 1);
-}
-
-static void rail_pass_along(hk_builder *b, const hk_home *p, int host, int stride) {
-  rail_pass_on(b, p, host, stride, true, true);
-}
-
-static void rail_exchange(hk_builder *b, const hk_home *p, bool deal, int host, int stride) {
+/* Inside the host: sends the blocks of the other rails to their ranks (SEND), or receives them from there. */
+static void rail_exchange(hk_builder *b, const hk_home *p, unsigned does, int host, int stride) {
+  const bool deal = does == SEND;
   for (int j = 1; j < p->per; j++) {
     const int i = hk_home_turn(p, deal, j);
     hk_home_exchange(b, p, deal, i, rail_block_of(p, host, i), stride);
   }
 }
-static void rail_collect(hk_builder *b, const hk_home *p, int host, int stride) {
-  rail_exchange(b, p, false, host, stride);
-}
-static void rail_deal(hk_builder *b, const hk_home *p, int host, int stride) {
-  rail_exchange(b, p, true, host, stride);
+
+/* ---- allgather ---- */
+
+static void rail_pass_on(hk_builder *b, const hk_home *p, unsigned does, int host, int stride) {
+  const unsigned block = rail_block_of(p, host, p->i);
+  hk_build_channel(b, RAIL);
+  hk_build_from(b, does & RECEIVE ? hk_recv_from(b, hk_home_rail(p, -1), block, stride) : hk_in(0, 0));
+  hk_build_to(b, hk_out(block, stride));
+  if (does & SEND) hk_build_to(b, hk_send_to(b, hk_home_rail(p, 1), block, stride));
+  hk_build_channel(b, INSIDE);
+  hk_home_send_all(b, p, block, stride);
+  hk_build_instr(b, 0);
 }
 
-static void rail_build_allgather(hk_builder *b, const hk_home *p) {
+static void rail_build_allgather(hk_builder *b, const hk_build *w) {
+  const hk_home home = hk_home_of(w), *p = &home;
   int h = p->h, n = p->hosts;
   hk_build_lane(b);
-  rail_pass_on(b, p, h, 0, false, n > 1);
-  rail_repeat(b, p, h - 1, n - 2, rail_pass_along);
-  if (n > 1) rail_pass_on(b, p, h + 1, 0, true, false);
+  rail_pass_on(b, p, n > 1 ? SEND : NOTHING, h, 0);
+  rail_repeat(b, p, h - 1, n - 2, rail_pass_on, ALONG);
+  if (n > 1) rail_pass_on(b, p, RECEIVE, h + 1, 0);
   hk_build_lane(b);
   hk_build_channel(b, INSIDE);
-  rail_repeat(b, p, h, n, rail_collect);
+  rail_repeat(b, p, h, n, rail_exchange, RECEIVE);
 }
 
 /* ---- reduce_scatter ---- */
 
-static void rail_add_up(hk_builder *b, const hk_home *p, int host, int stride, bool receive, bool last) {
-  hk_operand from[HK_HOST_FAN + 2], to;
-  unsigned n = 0, block = rail_block_of(p, host, p->i);
+/* The last one, which sends nothing, makes the result. */
+static void rail_add_up(hk_builder *b, const hk_home *p, unsigned does, int host, int stride) {
+  const unsigned block = rail_block_of(p, host, p->i);
   hk_build_channel(b, RAIL);
-  if (receive) from[n++] = hk_recv_from(b, hk_home_rail(p, -1), block, stride);
-  to = last ? hk_out(0, 0) : hk_send_to(b, hk_home_rail(p, 1), block, stride);
-  from[n++] = hk_in(block, stride);
-  hk_build_channel(b, INSIDE);
-  hk_home_recv_all(b, p, block, stride, from, &n);
-  hk_build_move(b, last ? HK_INSTR_FINAL : 0, &to, 1, from, n);
+  if (does & RECEIVE) hk_build_from(b, hk_recv_from(b, hk_home_rail(p, -1), block, stride));
+  hk_build_to(b, does & SEND ? hk_send_to(b, hk_home_rail(p, 1), block, stride) : hk_out(0, 0));
+  hk_home_add(b, p, INSIDE, block, stride);
+  hk_build_instr(b, does & SEND ? 0 : HK_INSTR_FINAL);
 }
 
-static void rail_add_along(hk_builder *b, const hk_home *p, int host, int stride) {
-  rail_add_up(b, p, host, stride, true, false);
-}
-
-static void rail_build_reduce_scatter(hk_builder *b, const hk_home *p) {
+static void rail_build_reduce_scatter(hk_builder *b, const hk_build *w) {
+  const hk_home home = hk_home_of(w), *p = &home;
   int h = p->h, n = p->hosts;
   hk_build_lane(b);
   hk_build_channel(b, INSIDE);
-  rail_repeat(b, p, h - 1, n, rail_deal);
+  rail_repeat(b, p, h - 1, n, rail_exchange, SEND);
   hk_build_lane(b);
-  if (n > 1) rail_add_up(b, p, h - 1, 0, false, false);
-  rail_repeat(b, p, h - 2, n - 2, rail_add_along);
-  rail_add_up(b, p, h, 0, n > 1, true);
+  if (n > 1) rail_add_up(b, p, SEND, h - 1, 0);
+  rail_repeat(b, p, h - 2, n - 2, rail_add_up, ALONG);
+  rail_add_up(b, p, n > 1 ? RECEIVE : NOTHING, h, 0);
 }
 
 /* ---- alltoall ---- */
 
 /* Gives each local rank the blocks that it sends to the host `by` further for this rank. */
 static void rail_give(hk_builder *b, const hk_home *p, int by) {
-  for (int j = 1; j < p->per; j++) {
-    int to = hk_shift(p->i, j, p->per);
-    hk_build_copy(b, hk_send_to(b, hk_home_local(p, to), (unsigned)p->w->rank, 0),
-                  hk_in(rail_block_of(p, p->h + by, to), 0));
-  }
+  for (int j = 1; j < p->per; j++)
+    hk_build_copy(b, hk_send_to(b, hk_home_next(p, j), (unsigned)p->w->rank, 0),
+                  hk_in(rail_block_of(p, p->h + by, hk_shift(p->i, j, p->per)), 0));
 }
 
 /* Sends the blocks of this rank's rail across: its own block, then those of the host's other ranks. */
@@ -126,7 +114,7 @@ static void rail_take_across(hk_builder *b, const hk_home *p, int by) {
   hk_build_copy(b, across, hk_in(to, 0));
   hk_build_channel(b, INSIDE);
   for (int j = 1; j < p->per; j++) {
-    int from = hk_home_local(p, hk_shift(p->i, -j, p->per));
+    int from = hk_home_next(p, -j);
     across.block = (unsigned)from;
     hk_build_copy(b, across, hk_recv_from(b, from, (unsigned)from, 0));
   }
@@ -140,7 +128,8 @@ static void rail_take_in(hk_builder *b, const hk_home *p, int by) {
   }
 }
 
-static void rail_build_alltoall(hk_builder *b, const hk_home *p) {
+static void rail_build_alltoall(hk_builder *b, const hk_build *w) {
+  const hk_home home = hk_home_of(w), *p = &home;
   unsigned mine = (unsigned)p->w->rank;
   hk_build_lane(b);
   hk_build_channel(b, INSIDE);
@@ -154,24 +143,15 @@ static void rail_build_alltoall(hk_builder *b, const hk_home *p) {
   hk_build_lane(b); /* inside the host, directly */
   hk_build_channel(b, LOCAL);
   for (int j = 1; j < p->per; j++) {
-    int to = hk_home_local(p, hk_shift(p->i, j, p->per));
+    int to = hk_home_next(p, j);
     hk_build_copy(b, hk_send_to(b, to, mine, 0), hk_in((unsigned)to, 0));
   }
   hk_build_copy(b, hk_out(mine, 0), hk_in(mine, 0));
   hk_build_lane(b);
   hk_build_channel(b, LOCAL);
   for (int j = 1; j < p->per; j++) {
-    int from = hk_home_local(p, hk_shift(p->i, -j, p->per));
+    int from = hk_home_next(p, -j);
     hk_build_copy(b, hk_out((unsigned)from, 0), hk_recv_from(b, from, (unsigned)from, 0));
-  }
-}
-
-static void rail_build(hk_builder *b, const hk_build *w) {
-  hk_home p = hk_home_of(w);
-  switch (w->coll) {
-    case HK_ALLGATHER: rail_build_allgather(b, &p); return;
-    case HK_REDUCE_SCATTER: rail_build_reduce_scatter(b, &p); return;
-    default: rail_build_alltoall(b, &p); return;
   }
 }
 
@@ -187,8 +167,10 @@ const hk_algorithm hk_algorithm_rail = {
     .name = "rail",
     .about =
         "between hosts only equal local ranks communicate, inside all ranks; nothing crosses a rail fabric's spines",
-    .colls = 1u << HK_ALLGATHER | 1u << HK_REDUCE_SCATTER | 1u << HK_ALLTOALL | 1u << HK_ALLGATHERV |
-             1u << HK_REDUCE_SCATTERV,
     .cannot = rail_cannot,
-    .build = rail_build,
+    .build = {[HK_ALLGATHER] = rail_build_allgather,
+              [HK_ALLGATHERV] = rail_build_allgather,
+              [HK_REDUCE_SCATTER] = rail_build_reduce_scatter,
+              [HK_REDUCE_SCATTERV] = rail_build_reduce_scatter,
+              [HK_ALLTOALL] = rail_build_alltoall},
 };

@@ -38,13 +38,13 @@ hk_status hk_algorithm_build(const hk_algorithm *a, const hk_build *what, hk_pro
   hk_build plain = *what;
   plain.coll = hk_coll_plain(what->coll);
   *out = NULL;
-  if (!(a->colls >> what->coll & 1u))
+  if (!hk_algorithm_has(a, what->coll))
     return HK_FAIL(HK_ERR_INTERNAL, "The algorithm %s has no program for %s", a->name, hk_coll_name(what->coll));
   if (a->loaded) return registry_copy(a->loaded, what, out);
   HK_OR_RETURN(hk_builder_new(&b, what));
   if (what->nranks == 1)
     registry_build_alone(b, what);
   else
-    a->build(b, &plain);
+    a->build[what->coll](b, &plain);
   return hk_builder_finish(b, a->name, out);
 }

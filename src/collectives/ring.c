@@ -34,26 +34,35 @@ static unsigned ring_block_at(const hk_build *w, const ring_position *s, int by)
   return (unsigned)hk_layout_at(w->layout, w->channel, hk_shift(s->place, by, s->n));
 }
 
+/* The steps of all three: they pass on what the previous rank sends, with the own block added to it, or as it is. */
+static void ring_add_own(hk_builder *b, const ring_position *s, unsigned block, int stride) {
+  hk_build_add(b, 0, hk_send_to(b, s->next, block, stride), hk_recv_from(b, s->prev, block, stride),
+               hk_in(block, stride));
+}
+
+static void ring_pass_on(hk_builder *b, const ring_position *s, unsigned block, int stride) {
+  hk_build_fork(b, hk_out(block, stride), hk_send_to(b, s->next, block, stride),
+                hk_recv_from(b, s->prev, block, stride));
+}
+
 /* Blocks of this split message belong to positions, not to ranks. */
 static void ring_build_allreduce(hk_builder *b, const hk_build *w) {
   ring_position s = ring_position_of(w);
-  int n = s.n, r = s.place, next = s.next, prev = s.prev;
+  const int n = s.n, r = s.place;
   unsigned mine = (unsigned)r, before = (unsigned)hk_shift(r, -1, n), after = (unsigned)hk_shift(r, 1, n);
   unsigned second = (unsigned)hk_shift(r, 2, n);
   hk_build_split(b, (unsigned)n);
   hk_build_lane(b);
-  hk_build_copy(b, hk_send_to(b, next, mine, 0), hk_in(mine, 0));
+  hk_build_copy(b, hk_send_to(b, s.next, mine, 0), hk_in(mine, 0));
   hk_build_repeat(b, (unsigned)n - 2);
-  hk_build_move(b, 0, (hk_operand[]){hk_send_to(b, next, before, -1)}, 1,
-                (hk_operand[]){hk_recv_from(b, prev, before, -1), hk_in(before, -1)}, 2);
+  ring_add_own(b, &s, before, -1);
   hk_build_end_repeat(b);
-  hk_build_move(b, HK_INSTR_FINAL, (hk_operand[]){hk_out(after, 0), hk_send_to(b, next, after, 0)}, 2,
-                (hk_operand[]){hk_recv_from(b, prev, after, 0), hk_in(after, 0)}, 2);
+  hk_build_move(b, HK_INSTR_FINAL, (hk_operand[]){hk_out(after, 0), hk_send_to(b, s.next, after, 0)}, 2,
+                (hk_operand[]){hk_recv_from(b, s.prev, after, 0), hk_in(after, 0)}, 2);
   hk_build_repeat(b, (unsigned)n - 2);
-  hk_build_move(b, 0, (hk_operand[]){hk_out(mine, -1), hk_send_to(b, next, mine, -1)}, 2,
-                (hk_operand[]){hk_recv_from(b, prev, mine, -1)}, 1);
+  ring_pass_on(b, &s, mine, -1);
   hk_build_end_repeat(b);
-  hk_build_copy(b, hk_out(second, 0), hk_recv_from(b, prev, second, 0));
+  hk_build_copy(b, hk_out(second, 0), hk_recv_from(b, s.prev, second, 0));
 }
 
 /* Runs n - 2 steps, for the blocks of the ranks from position -`first` on backwards. Positions that are a period of the
@@ -67,24 +76,13 @@ static void ring_repeat(hk_builder *b, const hk_build *w, const ring_position *s
   for (int j = rounds * period; j < steps; j++) step(b, s, ring_block_at(w, s, -first - j), 0);
 }
 
-static void ring_pass_on(hk_builder *b, const ring_position *s, unsigned block, int stride) {
-  hk_build_move(b, 0, (hk_operand[]){hk_out(block, stride), hk_send_to(b, s->next, block, stride)}, 2,
-                (hk_operand[]){hk_recv_from(b, s->prev, block, stride)}, 1);
-}
-
 static void ring_build_allgather(hk_builder *b, const hk_build *w) {
   ring_position s = ring_position_of(w);
   unsigned mine = (unsigned)w->rank, last = ring_block_at(w, &s, 1);
   hk_build_lane(b);
-  hk_build_move(b, 0, (hk_operand[]){hk_out(mine, 0), hk_send_to(b, s.next, mine, 0)}, 2, (hk_operand[]){hk_in(0, 0)},
-                1);
+  hk_build_fork(b, hk_out(mine, 0), hk_send_to(b, s.next, mine, 0), hk_in(0, 0));
   ring_repeat(b, w, &s, 1, ring_pass_on);
   hk_build_copy(b, hk_out(last, 0), hk_recv_from(b, s.prev, last, 0));
-}
-
-static void ring_add_own(hk_builder *b, const ring_position *s, unsigned block, int stride) {
-  hk_build_move(b, 0, (hk_operand[]){hk_send_to(b, s->next, block, stride)}, 1,
-                (hk_operand[]){hk_recv_from(b, s->prev, block, stride), hk_in(block, stride)}, 2);
 }
 
 static void ring_build_reduce_scatter(hk_builder *b, const hk_build *w) {
@@ -93,22 +91,15 @@ static void ring_build_reduce_scatter(hk_builder *b, const hk_build *w) {
   hk_build_lane(b);
   hk_build_copy(b, hk_send_to(b, s.next, first, 0), hk_in(first, 0));
   ring_repeat(b, w, &s, 2, ring_add_own);
-  hk_build_move(b, HK_INSTR_FINAL, (hk_operand[]){hk_out(0, 0)}, 1,
-                (hk_operand[]){hk_recv_from(b, s.prev, mine, 0), hk_in(mine, 0)}, 2);
-}
-
-static void ring_build(hk_builder *b, const hk_build *w) {
-  switch (w->coll) {
-    case HK_ALLREDUCE: ring_build_allreduce(b, w); return;
-    case HK_ALLGATHER: ring_build_allgather(b, w); return;
-    default: ring_build_reduce_scatter(b, w); return;
-  }
+  hk_build_add(b, HK_INSTR_FINAL, hk_out(0, 0), hk_recv_from(b, s.prev, mine, 0), hk_in(mine, 0));
 }
 
 const hk_algorithm hk_algorithm_ring = {
     .name = "ring",
     .about = "each rank receives from the one before and sends to the one after; fewest bytes, two links, many steps",
-    .colls = 1u << HK_ALLREDUCE | 1u << HK_ALLGATHER | 1u << HK_REDUCE_SCATTER | 1u << HK_ALLGATHERV |
-             1u << HK_REDUCE_SCATTERV,
-    .build = ring_build,
+    .build = {[HK_ALLREDUCE] = ring_build_allreduce,
+              [HK_ALLGATHER] = ring_build_allgather,
+              [HK_ALLGATHERV] = ring_build_allgather,
+              [HK_REDUCE_SCATTER] = ring_build_reduce_scatter,
+              [HK_REDUCE_SCATTERV] = ring_build_reduce_scatter},
 };

@@ -16,8 +16,12 @@ static void sumshot_build(hk_builder *b, const hk_build *w) {
   hk_build_in_switch(b, true);
   hk_build_lane(b);
   /* A copy: in place the sum overwrites the input. */
-  hk_build_move(b, HK_INSTR_COPY, (hk_operand[]){hk_sum_to(b, after, 0, 0)}, 1, (hk_operand[]){hk_in(0, 0)}, 1);
-  hk_build_move(b, HK_INSTR_FINAL, (hk_operand[]){hk_out(0, 0)}, 1, (hk_operand[]){hk_sum_from(b, before, 0, 0)}, 1);
+  hk_build_to(b, hk_link_operand(b, HK_LINK_SUM_SEND, after, 0, 0));
+  hk_build_from(b, hk_in(0, 0));
+  hk_build_instr(b, HK_INSTR_COPY);
+  hk_build_to(b, hk_out(0, 0));
+  hk_build_from(b, hk_link_operand(b, HK_LINK_SUM_RECV, before, 0, 0));
+  hk_build_instr(b, HK_INSTR_FINAL);
 }
 
 static const char *sumshot_cannot(const hk_team *team, hk_coll coll) {
@@ -30,8 +34,7 @@ static const char *sumshot_cannot(const hk_team *team, hk_coll coll) {
 const hk_algorithm hk_algorithm_sumshot = {
     .name = "sumshot",
     .about = "every rank copies its input to memory of the switch and loads the sum of all; one step; needs NVLS",
-    .colls = 1u << HK_ALLREDUCE,
     .protocols = 1u << HK_PROTO_SIMPLE, /* a switch reduces data, not lines with flags in them */
     .cannot = sumshot_cannot,
-    .build = sumshot_build,
+    .build = {[HK_ALLREDUCE] = sumshot_build},
 };

@@ -18,19 +18,17 @@
 enum { TREES = 2 };
 
 static void tree_build_up(hk_builder *b, unsigned tree, const hk_tree_place *place) {
-  hk_operand from[3];
-  unsigned k = 0;
-  for (int i = 0; i < place->ndown; i++) from[k++] = hk_recv_from(b, place->down[i], tree, 0);
-  from[k++] = hk_in(tree, 0);
-  hk_operand to = hk_send_to(b, place->up, tree, 0);
-  hk_build_move(b, 0, &to, 1, from, k);
+  for (int i = 0; i < place->ndown; i++) hk_build_from(b, hk_recv_from(b, place->down[i], tree, 0));
+  hk_build_from(b, hk_in(tree, 0));
+  hk_build_to(b, hk_send_to(b, place->up, tree, 0));
+  hk_build_instr(b, 0);
 }
 
 static void tree_build_down(hk_builder *b, unsigned tree, const hk_tree_place *place) {
-  hk_operand to[3] = {hk_out(tree, 0)}, from = hk_recv_from(b, place->up, tree, 0);
-  unsigned k = 1;
-  for (int i = 0; i < place->ndown; i++) to[k++] = hk_send_to(b, place->down[i], tree, 0);
-  hk_build_move(b, 0, to, k, &from, 1);
+  hk_build_from(b, hk_recv_from(b, place->up, tree, 0));
+  hk_build_to(b, hk_out(tree, 0));
+  for (int i = 0; i < place->ndown; i++) hk_build_to(b, hk_send_to(b, place->down[i], tree, 0));
+  hk_build_instr(b, 0);
 }
 
 static int tree_rank_at(const hk_build *w, int place) { return hk_layout_at(w->layout, w->channel, place); }
@@ -53,14 +51,13 @@ static hk_tree_place tree_place(const hk_build *w, unsigned tree) {
  * downward one. */
 static void tree_build_root(hk_builder *b, const hk_build *w, unsigned tree) {
   int top = tree_rank_at(w, hk_two_tree_top((int)tree, tree_place_of(w, tree_root_of(w)), w->nranks));
-  hk_operand from[2], to[2] = {hk_out(tree, 0)};
-  unsigned nfrom = 0, nto = 1;
   hk_build_channel(b, tree);
-  if (w->coll != HK_BROADCAST) from[nfrom++] = hk_recv_from(b, top, tree, 0);
-  from[nfrom++] = hk_in(tree, 0);
+  if (w->coll != HK_BROADCAST) hk_build_from(b, hk_recv_from(b, top, tree, 0));
+  hk_build_from(b, hk_in(tree, 0));
+  hk_build_to(b, hk_out(tree, 0));
   if (w->coll == HK_ALLREDUCE) hk_build_channel(b, TREES + tree);
-  if (w->coll != HK_REDUCE) to[nto++] = hk_send_to(b, top, tree, 0);
-  hk_build_move(b, w->coll == HK_BROADCAST ? 0 : HK_INSTR_FINAL, to, nto, from, nfrom);
+  if (w->coll != HK_REDUCE) hk_build_to(b, hk_send_to(b, top, tree, 0));
+  hk_build_instr(b, w->coll == HK_BROADCAST ? 0 : HK_INSTR_FINAL);
 }
 
 static void tree_build(hk_builder *b, const hk_build *w) {
@@ -88,6 +85,5 @@ static void tree_build(hk_builder *b, const hk_build *w) {
 const hk_algorithm hk_algorithm_tree = {
     .name = "tree",
     .about = "two binary trees, half of the message over each, in waves; few steps, few links",
-    .colls = 1u << HK_ALLREDUCE | 1u << HK_BROADCAST | 1u << HK_REDUCE,
-    .build = tree_build,
+    .build = {[HK_ALLREDUCE] = tree_build, [HK_BROADCAST] = tree_build, [HK_REDUCE] = tree_build},
 };

@@ -23,8 +23,7 @@ const hk_algorithm hk_algorithm_twoshot = {
     .name = "twoshot",
     .about =
         "each rank adds up one block and writes it once to memory that all others read; two steps; needs multicast",
-    .colls = 1u << HK_ALLREDUCE,
     .fixed_order = 1u << HK_ALLREDUCE,
     .cannot = twoshot_cannot,
-    .build = twoshot_build,
+    .build = {[HK_ALLREDUCE] = twoshot_build},
 };

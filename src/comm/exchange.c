@@ -15,7 +15,6 @@
 #include "diagnose.h"
 #include "hosts.h"
 #include "machine.h"
-#include "programs.h"
 #include "topology.h"
 
 /* What each rank sends to all others, once. */

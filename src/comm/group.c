@@ -8,8 +8,8 @@
 #include "../core/backend.h"
 #include "../core/call.h"
 #include "../failure/failure.h"
-#include "../run/estimate.h"
 #include "../run/profiler.h"
+#include "../run/selection.h"
 #include "../run/stream.h"
 #include "jobs.h"
 

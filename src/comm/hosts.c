@@ -41,28 +41,26 @@ void hk_hosts_count_cores(ncclComm_t c, const hk_host_rows *rows) {
 }
 
 hk_host_facts hk_hosts_count(ncclComm_t c, const hk_host_rows *rows, hk_wait_env *wait) {
-  hk_host_facts f = {.nranks = c->nranks,
-                     .slot_bytes = (size_t)c->settings->SLOT_BYTES,
-                     .nslots = (uint32_t)c->settings->SLOTS,
-                     .multicast = hk_wire_multicasts(c),
-                     .cores_per_host = 1 << 20,
-                     .least_per_host = c->nranks};
+  hk_team t = {.nranks = c->nranks, .multicast = hk_wire_multicasts(c), .least_per_host = c->nranks};
+  hk_host_facts f = {
+      .slot_bytes = (size_t)c->settings->SLOT_BYTES, .nslots = (uint32_t)c->settings->SLOTS, .cores_per_host = 1 << 20};
   int my_ranks = 1, my_cores = 1;
   bool shm_off = false;
   for (int r = 0; r < c->nranks; r++) {
     shm_off = shm_off || hosts_word_of(&rows->shm_off, r, 0);
     if (hk_hosts_first(c, r) != r) continue;
     const int ranks = hk_wire_host_ranks(c, r), cores = c->peers[r].cores;
-    f.nhosts++;
-    if (ranks > f.ranks_per_host) f.ranks_per_host = ranks;
-    if (ranks < f.least_per_host) f.least_per_host = ranks;
+    t.nhosts++;
+    if (ranks > t.ranks_per_host) t.ranks_per_host = ranks;
+    if (ranks < t.least_per_host) t.least_per_host = ranks;
     if (cores < f.cores_per_host) f.cores_per_host = cores;
     if (hk_wire_near(c, r)) {
       my_ranks = ranks;
       my_cores = cores;
     }
   }
-  f.memory = f.multicast || c->nranks == 1 || (f.nhosts > 1 && !shm_off);
+  f.team = t;
+  f.memory = t.multicast || c->nranks == 1 || (t.nhosts > 1 && !shm_off);
   /* If there are more ranks than cores, spinning only keeps the awaited rank from running, and a yield lets it run. If
    * not, the awaited rank usually runs on another core; if other programs have taken that, it may wait for this one. */
   const int64_t set = c->settings->SPIN;

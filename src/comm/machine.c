@@ -9,7 +9,6 @@
 #include "../topo/join.h"
 #include "../transport/peer.h"
 #include "hosts.h"
-#include "rings.h"
 
 static hk_status machine_make_layout(ncclComm_t c, const hk_joined *rings) {
   uint64_t *hosts = malloc((size_t)c->nranks * sizeof *hosts);
@@ -24,12 +23,10 @@ hk_status hk_machine_agree(ncclComm_t c, const hk_host_rows *rows, bool child, i
   hk_status rc = HK_OK;
   hk_joined *rings = NULL;
   hk_outlines *outlines = NULL;
-  hk_ring_settings set;
-  hk_selection_rings(c, &set);
-  HK_TRY(hk_rings_agree(c, &set, rows, child, &rings, &c->selection->rings), out);
+  HK_TRY(hk_rings_agree(c, rows, child, &rings, &c->selection->rings), out);
   hk_host_facts f = hk_hosts_count(c, rows, &c->wait);
-  *nhosts = f.nhosts;
-  if (f.nhosts > 1 || rings) HK_TRY(machine_make_layout(c, rings), out);
+  *nhosts = f.team.nhosts;
+  if (f.team.nhosts > 1 || rings) HK_TRY(machine_make_layout(c, rings), out);
   hk_machine *m = c->selection->machine;
   c->backend->machine(c, &f, rings, hk_selection_constants(c), m);
   HK_TRY(hk_outlines_new(&outlines, c->nranks, c->selection->layout, hk_machine_held_slots(m)), out);

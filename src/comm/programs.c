@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The programs that users bring. On each host one rank proves them (programs.h). */
-#include "programs.h"
+/* The programs that users bring. A proof may take seconds of a core, and a host may have more ranks than cores. So one
+ * rank of each host proves them, and tells the others in which way it made them from the files. The others make the
+ * same programs without a proof. Then all ranks compare hashes: ranks with equal programs have proved ones. */
 #include <stdlib.h>
 #include <string.h>
 #include "../boot/bootstrap.h"
@@ -9,6 +10,7 @@
 #include "../failure/failure.h"
 #include "../run/selection.h"
 #include "hosts.h"
+#include "machine.h"
 
 /* A host's files may have changed since its rank listed them, or differ from those of another host. */
 static hk_status programs_compare(ncclComm_t c) {

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Ring orders: exchanged between hosts, logged and dumped (rings.h). */
-#include "rings.h"
+/* Ring orders: exchanged between hosts, logged and dumped. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,15 +11,17 @@
 #include "../boot/host.h"
 #include "../core/backend.h"
 #include "../core/comm.h"
+#include "../run/selection.h"
 #include "../topo/join.h"
 #include "../topo/paths.h"
 #include "../topo/topo.h"
 #include "../topo/xml.h"
 #include "hosts.h"
+#include "machine.h"
 
 /* The ranks of this host and their positions in its topology. */
 typedef struct home {
-  const hk_ring_settings *set;
+  struct ncclComm *c;
   const hk_topo *t; /* NULL: not known */
   uint32_t nodes[HK_SEARCH_RANKS];
   int n, local; /* number of ranks; this rank's position among them */
@@ -50,20 +51,20 @@ static bool rings_place_ranks(ncclComm_t c, const hk_host_rows *rows, home *h) {
 }
 
 static hk_search rings_search_for(const home *h, hk_pattern pattern) {
-  return (hk_search){.pattern = pattern,
-                     .nodes = h->nodes,
-                     .nranks = h->n,
-                     .network = h->network && h->t && hk_topo_count(h->t, HK_NODE_NET) > 0,
-                     .cross_nic = (hk_cross_nic)h->set->cross_nic,
-                     .min_channels = h->set->min_channels,
-                     .max_channels = h->set->max_channels};
+  hk_search what = {.pattern = pattern,
+                    .nodes = h->nodes,
+                    .nranks = h->n,
+                    .network = h->network && h->t && hk_topo_count(h->t, HK_NODE_NET) > 0,
+                    .cross_nic = (hk_cross_nic)h->c->settings->CROSS_NIC};
+  hk_selection_channels(h->c, &what.min_channels, &what.max_channels);
+  return what;
 }
 
 static hk_status rings_find(hk_channels **out, const home *h, hk_pattern pattern) {
   hk_status rc;
   hk_paths *paths = NULL;
   hk_search what = rings_search_for(h, pattern);
-  HK_TRY(hk_paths_new(&paths, h->t, h->set->paths), out);
+  HK_TRY(hk_paths_new(&paths, h->t, hk_selection_paths(h->c)), out);
   rc = hk_search_channels(out, paths, &what);
 out:
   hk_paths_free(paths);
@@ -139,23 +140,24 @@ out:
   return rc;
 }
 
-hk_status hk_rings_agree(ncclComm_t c, const hk_ring_settings *set, const hk_host_rows *rows, bool child,
-                         hk_joined **out, hk_channels **each) {
+hk_status hk_rings_agree(ncclComm_t c, const hk_host_rows *rows, bool child, hk_joined **out, hk_channels **each) {
   hk_status rc = HK_OK;
-  bool dumps = set->dump_file && *set->dump_file && c->rank == c->settings->GRAPH_DUMP_FILE_RANK && !child;
-  bool reads = set->graph_file && *set->graph_file && c->nranks > 1;
+  const hk_settings *s = c->settings;
+  const char *file = s->GRAPH_FILE && *s->GRAPH_FILE ? s->GRAPH_FILE : NULL, *dump = s->GRAPH_DUMP_FILE;
+  bool dumps = dump && *dump && c->rank == s->GRAPH_DUMP_FILE_RANK && !child;
+  bool reads = file && c->nranks > 1;
   bool joins = reads || (c->backend->ring_orders && c->nranks > 1);
   hk_topo *seen = NULL;
-  home h = {.set = set};
+  home h = {.c = c};
   *out = NULL;
-  if (c->nranks == 1 && set->graph_file && *set->graph_file && access(set->graph_file, R_OK) != 0)
+  if (c->nranks == 1 && file && access(file, R_OK) != 0)
     return HK_FAIL(HK_ERR_ARGUMENT, "NCCL_GRAPH_FILE=%s cannot be read: %s; correct the path, or unset the variable",
-                   set->graph_file, strerror(errno));
+                   file, strerror(errno));
   if (!dumps && !joins) return HK_OK;
   HK_TRY(c->backend->topology(c, &seen, &h.t), out);
   bool fits = h.t && rings_place_ranks(c, rows, &h);
-  if (dumps && fits) rings_dump(c->rank, &h, set->dump_file);
-  if (joins) HK_TRY(rings_join_hosts(c, &h, reads ? set->graph_file : NULL, out, each), out);
+  if (dumps && fits) rings_dump(c->rank, &h, dump);
+  if (joins) HK_TRY(rings_join_hosts(c, &h, reads ? file : NULL, out, each), out);
 out:
   hk_topo_free(seen);
   return rc;

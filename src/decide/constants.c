@@ -10,28 +10,18 @@
 
 enum { FILE_MOST = 1 << 20 };
 
+#define CONSTANTS_US(field, value, ...) .field = value,
+#define CONSTANTS_RATE(field, name, value, ...) .field = 1.0 / value,
+const hk_constants hk_constants_default = {HK_CONSTANTS(CONSTANTS_US, CONSTANTS_RATE)};
+
+#define ROW_US(field, value, most, about) {#field, about, offsetof(hk_constants, field), 1e-6, most, false},
+#define ROW_RATE(field, name, value, about) {name, about, offsetof(hk_constants, field), 1, 1e7, true},
 static const struct {
   const char *name, *about;
   size_t at;
-  double least, most; /* valid range */
-  bool rate;          /* written as a rate, in bytes a microsecond (MB/s) */
-} rows[] = {
-    {"memory_alpha_us", "a message between ranks through shared memory", offsetof(hk_constants, memory_alpha_us), 1e-6,
-     1e4, false},
-    {"tcp_alpha_us", "a message through a socket", offsetof(hk_constants, tcp_alpha_us), 1e-6, 1e6, false},
-    {"memory_message_us", "the work of each end for it", offsetof(hk_constants, memory_message_us), 1e-6, 1e4, false},
-    {"tcp_message_us", "the work of each end for it", offsetof(hk_constants, tcp_message_us), 1e-6, 1e6, false},
-    {"tcp_link_us", "work for each socket that is used", offsetof(hk_constants, tcp_link_us), 1e-6, 1e5, false},
-    {"tcp_mb_s", "bytes through a socket", offsetof(hk_constants, tcp_us_per_b), 1, 1e7, true},
-    {"net_alpha_us", "a message between hosts (hocket tune --between)", offsetof(hk_constants, net_alpha_us), 1e-6, 1e6,
-     false},
-    {"net_message_us", "the work of each end for it", offsetof(hk_constants, net_message_us), 1e-6, 1e6, false},
-    {"net_mb_s", "bytes between hosts", offsetof(hk_constants, net_us_per_b), 1, 1e7, true},
-    {"copy_mb_s", "bytes that a core copies", offsetof(hk_constants, copy_us_per_b), 1, 1e7, true},
-    {"reduce_mb_s", "bytes that a core adds, without the writing of the sum", offsetof(hk_constants, gamma_us_per_b), 1,
-     1e7, true},
-    {"switch_us", "handing a core to another rank", offsetof(hk_constants, switch_us), 1e-6, 1e5, false},
-};
+  double least, most; /* valid range, as written */
+  bool rate;
+} rows[] = {HK_CONSTANTS(ROW_US, ROW_RATE)};
 
 static double *constants_field(hk_constants *k, size_t i) { return (double *)(void *)((char *)k + rows[i].at); }
 

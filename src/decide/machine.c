@@ -5,21 +5,6 @@
 #include "../program/quantised.h"
 #include "constants.h"
 
-/* Measured on two cores of an AMD EPYC (`hocket tune`, docs/results/choices.md), rounded; between hosts a usual
- * Ethernet. */
-const hk_constants hk_constants_default = {.memory_alpha_us = 0.05,
-                                           .memory_message_us = 0.1,
-                                           .tcp_alpha_us = 0.6,
-                                           .tcp_message_us = 1.6,
-                                           .tcp_link_us = 0.8,
-                                           .tcp_us_per_b = 1.0 / 14000,
-                                           .net_alpha_us = 12.0,
-                                           .net_message_us = 3.0,
-                                           .net_us_per_b = 1.0 / 3000,
-                                           .copy_us_per_b = 1.0 / 34000,
-                                           .gamma_us_per_b = 1.0 / 50000,
-                                           .switch_us = 0.7};
-
 /* A value to its quantised form or back: measured with AVX2 on an earlier machine. */
 #define QUANTISE_US (4.0 / 6500)
 
@@ -58,12 +43,8 @@ void hk_machine_set_constants(hk_machine *m, bool memory, const hk_constants *k)
 }
 
 hk_machine hk_machine_of_hosts(const hk_host_facts *f, const hk_constants *constants) {
-  hk_machine m = {.team.nranks = f->nranks,
-                  .team.nhosts = f->nhosts,
-                  .team.ranks_per_host = f->ranks_per_host,
-                  .team.least_per_host = f->least_per_host,
+  hk_machine m = {.team = f->team,
                   .cores_per_host = f->cores_per_host,
-                  .team.multicast = f->multicast,
                   .wire = 1,
                   .channels = 1,
                   .max_channels = 1,

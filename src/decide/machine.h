@@ -101,9 +101,9 @@ hk_status hk_layout_of(struct hk_layout **out, const struct hk_cluster *c, const
 
 /* Facts that ranks on CPUs exchange at init: cores, and shared memory. */
 typedef struct hk_host_facts {
-  int nranks, nhosts, ranks_per_host, least_per_host, cores_per_host;
-  bool memory;    /* the ranks of one host share memory */
-  bool multicast; /* all ranks share memory */
+  hk_team team;
+  int cores_per_host;
+  bool memory; /* the ranks of one host share memory */
   size_t slot_bytes;
   uint32_t nslots;
 } hk_host_facts;
@@ -120,12 +120,11 @@ hk_status hk_gpu_prices_of(hk_gpu_prices *out, const struct hk_cluster *c, const
                            int nranks, const struct hk_overrides *o);
 /* Facts that ranks on GPUs exchange at init. */
 typedef struct hk_gpu_facts {
-  int nranks, nhosts, ranks_per_host, least_per_host;
+  hk_team team;          /* without `multicast` and `overlap` */
   int ranks_per_gpu, sm; /* ranks_per_gpu: the largest number; sm: the oldest generation */
   int max_channels;
-  bool wide;      /* all links inside hosts keep lines of 128 bytes whole; between hosts LL128 is as Simple */
-  bool staged;    /* links between some ranks of a host go through host memory */
-  bool in_switch; /* a switch can reduce for them */
+  bool wide;   /* all links inside hosts keep lines of 128 bytes whole; between hosts LL128 is as Simple */
+  bool staged; /* links between some ranks of a host go through host memory */
   size_t slot_bytes;
   uint32_t nslots;
   hk_gpu_prices prices;

@@ -237,15 +237,9 @@ hk_machine hk_machine_of_gpus(const hk_gpu_facts *f, const hk_constants *constan
                            .mesh_us_per_b = constants->net_us_per_b,
                            .one_us_per_b = constants->net_us_per_b};
   }
-  hk_machine m = {.team.nranks = f->nranks,
-                  .team.nhosts = f->nhosts,
-                  .team.ranks_per_host = f->ranks_per_host,
-                  .team.least_per_host = f->least_per_host,
+  hk_machine m = {.team = f->team,
                   .inside = inside,
-                  .between = f->nhosts > 1 ? p.between : inside,
-                  .team.multicast = f->in_switch && f->nhosts == 1,
-                  .team.in_switch = f->in_switch,
-                  .team.overlap = true,
+                  .between = f->team.nhosts > 1 ? p.between : inside,
                   .copy_us_per_b = sharers * p.copy_us_per_b,
                   .gamma_us_per_b = sharers * p.gamma_us_per_b,
                   .launch_us = hk_gpu_launch_us(f->sm),
@@ -258,9 +252,11 @@ hk_machine hk_machine_of_gpus(const hk_gpu_facts *f, const hk_constants *constan
                   .channels = 1,
                   .max_channels = f->max_channels < generations[k].channels ? f->max_channels : generations[k].channels,
                   .protocols = 1u << HK_PROTO_SIMPLE | 1u << HK_PROTO_LL |
-                               (f->wide && f->ranks_per_host > 1 ? 1u << HK_PROTO_LL128 : 0),
+                               (f->wide && f->team.ranks_per_host > 1 ? 1u << HK_PROTO_LL128 : 0),
                   .slot_bytes = f->slot_bytes,
                   .nslots = f->nslots};
+  m.team.multicast = f->team.in_switch && f->team.nhosts == 1;
+  m.team.overlap = true;
   return m;
 }
 
@@ -301,13 +297,13 @@ static int machine_topo_cores_of(const hk_topo *t) {
 static void machine_topo_describe_cpus(hk_machine *m, const home *h, const hk_constants *constants,
                                        const hk_settings *s) {
   int cores = machine_topo_cores_of(h->t), had = m->cores_per_host;
-  hk_host_facts f = {.nranks = m->team.nranks,
-                     .nhosts = m->team.nhosts,
-                     .ranks_per_host = m->team.ranks_per_host,
-                     .least_per_host = m->team.least_per_host,
+  hk_host_facts f = {.team = {.nranks = m->team.nranks,
+                              .nhosts = m->team.nhosts,
+                              .ranks_per_host = m->team.ranks_per_host,
+                              .least_per_host = m->team.least_per_host,
+                              .multicast = m->team.nhosts == 1},
                      .cores_per_host = cores > 0 ? cores : h->n,
                      .memory = true,
-                     .multicast = m->team.nhosts == 1,
                      .slot_bytes = (size_t)s->SLOT_BYTES,
                      .nslots = (uint32_t)s->SLOTS};
   hk_machine host = hk_machine_of_hosts(&f, constants);

@@ -45,11 +45,9 @@ static hk_status overrides_read_level(const char *text, const char *name, hk_pat
                  text);
 }
 
-static int overrides_larger(int a, int b) { return a > b ? a : b; }
-
 static hk_status overrides_read_channels(hk_overrides *o, const hk_settings *s, int min_channels, int max_channels) {
   hk_filter *w = &o->filter;
-  w->min_channels = overrides_larger(min_channels, (int)s->MIN_NCHANNELS);
+  w->min_channels = min_channels > s->MIN_NCHANNELS ? min_channels : (int)s->MIN_NCHANNELS;
   w->max_channels = hk_filter_stricter(max_channels, (int)s->MAX_NCHANNELS);
   o->agreement[HK_AGREE_CHANNELS] = hk_hash_mix(hk_hash_mix(1, (uint64_t)w->min_channels), (uint64_t)w->max_channels);
   if (!w->max_channels || w->min_channels <= w->max_channels) return HK_OK;
@@ -119,15 +117,12 @@ hk_status hk_overrides_read(hk_overrides *o, const hk_settings *s, int min_chann
   o->paths.no_p2p = s->P2P_DISABLE != 0 || (s->P2P_LEVEL && !o->paths.p2p_level);
   o->paths.no_pxn = s->PXN_DISABLE != 0;
   o->paths.no_nvb = s->NVB_DISABLE != 0;
-  o->cross_nic = (int)s->CROSS_NIC;
-  o->graph_file = s->GRAPH_FILE;
-  o->graph_dump_file = s->GRAPH_DUMP_FILE;
   HK_OR_RETURN(overrides_read_constants(o, s));
   o->agreement[HK_AGREE_ALGO] = overrides_hash_text(s->ALGO);
   o->agreement[HK_AGREE_PROTO] = overrides_hash_text(s->PROTO);
   o->agreement[HK_AGREE_TUNING_FILE] = hk_rules_hash(o->rules);
-  o->agreement[HK_AGREE_GRAPH_FILE] = overrides_hash_text(o->graph_file);
-  o->agreement[HK_AGREE_CROSS_NIC] = (uint64_t)o->cross_nic;
+  o->agreement[HK_AGREE_GRAPH_FILE] = overrides_hash_text(s->GRAPH_FILE);
+  o->agreement[HK_AGREE_CROSS_NIC] = (uint64_t)s->CROSS_NIC;
   o->agreement[HK_AGREE_P2P_LEVEL] =
       hk_hash_mix(hk_hash_mix(hk_hash_mix(1, (uint64_t)o->paths.p2p_level), o->paths.no_pxn), o->paths.no_nvb);
   o->agreement[HK_AGREE_GDR_LEVEL] = (uint64_t)o->gdr_level;
@@ -163,9 +158,5 @@ void hk_overrides_clear(hk_overrides *o) {
   hk_user_programs_free(o->programs);
   if (o->folder) hk_program_folder_free(o->folder);
   free(o->folder);
-  o->folder = NULL;
-  o->rules = NULL;
-  o->programs = NULL;
-  o->filter.rules = NULL;
-  o->filter.algorithms = NULL;
+  *o = (hk_overrides){.settings = o->settings};
 }

@@ -41,8 +41,6 @@ typedef struct hk_overrides {
   hk_path_rules paths;               /* NCCL_P2P_LEVEL, NCCL_P2P_DISABLE, NCCL_PXN_DISABLE, NCCL_NVB_DISABLE */
   /* NCCL_NET_GDR_LEVEL: if a GPU and a NIC are further apart, data goes through host memory */
   hk_path_class gdr_level;
-  int cross_nic; /* NCCL_CROSS_NIC: 0, 1, 2 (if it is better) */
-  const char *graph_file, *graph_dump_file;
   hk_constants constants;
   bool tuned;                         /* the constants were measured */
   uint64_t agreement[HK_AGREE_COUNT]; /* hashes of the settings */

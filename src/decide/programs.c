@@ -52,12 +52,11 @@ static void programs_add(hk_user_programs *p, hk_program_set *m, const char *fil
                                     .least = m->least,
                                     .most = m->most,
                                     .in_place = m->in_place,
-                                    .out_of_place = m->out_of_place};
+                                    .out_of_place = m->out_of_place,
+                                    .coll = (hk_coll)first->coll};
   snprintf(p->own[p->n].about, sizeof p->own[p->n].about, "the program of %.80s", file);
-  p->own[p->n].algorithm = (hk_algorithm){.name = first->algorithm,
-                                          .about = p->own[p->n].about,
-                                          .colls = 1u << first->coll,
-                                          .loaded = &p->own[p->n].loaded};
+  p->own[p->n].algorithm =
+      (hk_algorithm){.name = first->algorithm, .about = p->own[p->n].about, .loaded = &p->own[p->n].loaded};
   *programs_end(p) = &p->own[p->n++].algorithm;
   for (int r = 0; r < m->nranks; r++) p->hash = hk_hash(p->hash, m->programs[r], m->programs[r]->bytes);
   HK_INFO(HK_SUB_INIT | HK_SUB_TUNING, "%s: %s of %d ranks, proved, as algorithm %s", file,

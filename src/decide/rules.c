@@ -45,29 +45,35 @@ static int rules_cut(char *line, char *fields[FIELDS + 1]) {
 
 static bool rules_any(const char *text) { return !strcmp(text, "*"); }
 
-static bool rules_parse_size(const char *text, size_t *out) {
+static hk_status rules_parse_size(const place *p, char *f[FIELDS], int field, size_t *out) {
+  const char *text = f[field];
   char *end;
-  errno = 0;
-  unsigned long long v = strtoull(text, &end, 10);
   int shift = 0;
-  if (end == text || text[0] == '-' || errno) return false;
+  if (rules_any(text)) return HK_OK;
+  errno = 0;
+  const unsigned long long v = strtoull(text, &end, 10);
+  bool good = end != text && text[0] != '-' && !errno;
   if (*end && strchr("kKmMgG", *end)) {
     shift = *end == 'k' || *end == 'K' ? 10 : *end == 'm' || *end == 'M' ? 20 : 30;
     end++;
   }
   if (*end == 'B' && shift) end++;
-  if (*end || v > SIZE_MAX >> shift) return false;
+  good = good && !*end && v <= SIZE_MAX >> shift;
+  if (!good) return rules_wrong(p, field, text, "a size, as 0, 64K or 1M, or *");
   *out = (size_t)v << shift;
-  return true;
+  return HK_OK;
 }
 
-static bool rules_parse_number(const char *text, int *out) {
+static hk_status rules_parse_count(const place *p, char *f[FIELDS], int field, int *out) {
   char *end;
+  HK_ASSERT(HK_RANKS_MOST == 524287, "the text below");
+  if (rules_any(f[field])) return HK_OK;
   errno = 0;
-  long v = strtol(text, &end, 10);
-  if (end == text || *end || errno || v < 1 || v > HK_RANKS_MOST) return false;
+  const long v = strtol(f[field], &end, 10);
+  if (end == f[field] || *end || errno || v < 1 || v > HK_RANKS_MOST)
+    return rules_wrong(p, field, f[field], "1 to 524287 or *");
   *out = (int)v;
-  return true;
+  return HK_OK;
 }
 
 static hk_status rules_parse_names(const place *p, char *f[FIELDS], hk_rule *r) {
@@ -82,15 +88,9 @@ static hk_status rules_parse_names(const place *p, char *f[FIELDS], hk_rule *r) 
   if (r->algorithm < 0 && !rules_any(f[5]))
     return rules_wrong(p, 5, f[5], "an algorithm (hocket plan lists them) or *");
   if (r->protocol < 0 && !rules_any(f[6])) return rules_wrong(p, 6, f[6], "Simple, LL, LL128 or *");
-  if (r->coll >= 0 && r->algorithm >= 0 && !(p->algorithms[r->algorithm]->colls >> r->coll & 1u))
+  if (r->coll >= 0 && r->algorithm >= 0 && !hk_algorithm_has(p->algorithms[r->algorithm], coll))
     return rules_wrong(p, 5, f[5], "this algorithm has no program for that collective");
   return HK_OK;
-}
-
-static hk_status rules_parse_count(const place *p, int field, const char *text, int *out) {
-  HK_ASSERT(HK_RANKS_MOST == 524287, "the text below");
-  if (rules_any(text) || rules_parse_number(text, out)) return HK_OK;
-  return rules_wrong(p, field, text, "1 to 524287 or *");
 }
 
 static hk_status rules_parse_line(const place *p, char *text, hk_rule *r) {
@@ -102,16 +102,13 @@ static hk_status rules_parse_line(const place *p, char *text, hk_rule *r) {
                    "%s:%d: %d fields; a rule has %d: collective, bytes from, bytes to, ranks, hosts, algorithm, "
                    "protocol, channels",
                    p->file, p->line, n > FIELDS ? FIELDS + 1 : n, FIELDS);
-  hk_status rc = rules_parse_names(p, f, r);
-  if (rc != HK_OK) return rc;
-  if (!rules_any(f[1]) && !rules_parse_size(f[1], &r->from))
-    return rules_wrong(p, 1, f[1], "a size, as 0, 64K or 1M, or *");
-  if (!rules_any(f[2]) && !rules_parse_size(f[2], &r->to))
-    return rules_wrong(p, 2, f[2], "a size, as 0, 64K or 1M, or *");
+  HK_OR_RETURN(rules_parse_names(p, f, r));
+  HK_OR_RETURN(rules_parse_size(p, f, 1, &r->from));
+  HK_OR_RETURN(rules_parse_size(p, f, 2, &r->to));
   if (r->to < r->from) return rules_wrong(p, 2, f[2], "it is less than the rule's first size");
-  HK_OR_RETURN(rules_parse_count(p, 3, f[3], &r->nranks));
-  HK_OR_RETURN(rules_parse_count(p, 4, f[4], &r->nhosts));
-  return rules_parse_count(p, 7, f[7], &r->channels);
+  HK_OR_RETURN(rules_parse_count(p, f, 3, &r->nranks));
+  HK_OR_RETURN(rules_parse_count(p, f, 4, &r->nhosts));
+  return rules_parse_count(p, f, 7, &r->channels);
 }
 
 static hk_status rules_add(hk_rules *r, const place *p, const hk_rule *rule) {

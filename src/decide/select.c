@@ -35,6 +35,14 @@ size_t hk_size_class_last(size_t bytes) {
   return ((size_t)1 << power) + ((part + 1) << (power - 3));
 }
 
+/* What is asked for. */
+typedef struct question {
+  const hk_machine *m;
+  const hk_filter *w;
+  hk_coll coll;
+  size_t bytes;
+} question;
+
 static const hk_filter select_no_filter;
 
 const hk_algorithm *const *hk_filter_algorithms(const hk_filter *w) {
@@ -53,14 +61,14 @@ static bool select_outside(const hk_algorithm *a, size_t bytes, hk_inplace inpla
 }
 
 /* The reason why the i-th algorithm, which has the collective, cannot or may not run; NULL: it may. */
-static const char *select_excluded(const hk_machine *m, const hk_filter *w, hk_coll coll, size_t bytes, int i) {
-  const hk_algorithm *a = hk_filter_algorithms(w)[i];
-  const char *cannot = hk_algorithm_cannot(a, &m->team, coll);
+static const char *select_excluded(const question *q, int i) {
+  const hk_algorithm *a = hk_filter_algorithms(q->w)[i];
+  const char *cannot = hk_algorithm_cannot(a, &q->m->team, q->coll);
   if (cannot) return cannot;
-  if (w->batch_invariant && !hk_select_invariant(a, coll))
+  if (q->w->batch_invariant && !hk_select_invariant(a, q->coll))
     return "is not batch-invariant (HOCKET_BATCH_INVARIANT): it adds in another order than that of ranks";
-  if (w->barred[coll] >> i & 1u) return "is excluded by NCCL_ALGO";
-  return w->any_size || !select_outside(a, bytes, w->inplace)
+  if (q->w->barred[q->coll] >> i & 1u) return "is excluded by NCCL_ALGO";
+  return q->w->any_size || !select_outside(a, q->bytes, q->w->inplace)
              ? NULL
              : "is for other sizes, by its file: NCCL_ALGO or a tuning file can force it";
 }
@@ -78,12 +86,12 @@ static const struct {
     [HK_PROTO_LL128] = WORDS("LL128", "needs links that keep stores of 128 bytes whole (NVLink)")};
 
 /* The same for a protocol that its links may use. */
-static const char *select_protocol_excluded(const hk_machine *m, const hk_filter *w, hk_coll coll, int i, int p) {
+static const char *select_protocol_excluded(const question *q, int i, int p) {
   uint32_t any = 0;
-  for (int k = 0; k < HK_PROTO_COUNT; k++) any |= w->only[k];
-  if (!(m->protocols >> p & 1u)) return select_words[p].needs;
-  if (w->barred_protocols[coll] >> p & 1u) return select_words[p].barred;
-  return any && !(w->only[p] >> i & 1u) ? "is not what the call selects" : NULL;
+  for (int k = 0; k < HK_PROTO_COUNT; k++) any |= q->w->only[k];
+  if (!(q->m->protocols >> p & 1u)) return select_words[p].needs;
+  if (q->w->barred_protocols[q->coll] >> p & 1u) return select_words[p].barred;
+  return any && !(q->w->only[p] >> i & 1u) ? "is not what the call selects" : NULL;
 }
 
 /* False if the algorithm's links do not use the protocol, or if the machine has one alone. */
@@ -97,11 +105,12 @@ static bool select_speaks(const hk_machine *m, const hk_algorithm *a, int p) {
 #define WORTH_EFFICIENT 0.15
 
 /* The range of channels to try: the filter, limited by the machine. */
-static void select_channel_range(const hk_machine *m, const hk_filter *w, int *first, int *last) {
-  *first = w->min_channels > 0 ? w->min_channels : 1;
-  *last = m->max_channels > 0 ? m->max_channels : 1;
+static void select_channel_range(const question *q, int *first, int *last) {
+  const int wanted = q->w->min_channels, most = q->w->max_channels;
+  *first = wanted > 0 ? wanted : 1;
+  *last = q->m->max_channels > 0 ? q->m->max_channels : 1;
   if (*last < *first) *last = *first; /* the user wants more channels than the model considers useful */
-  if (w->max_channels > 0 && *last > w->max_channels) *last = w->max_channels;
+  if (most > 0 && *last > most) *last = most;
   if (*first > *last) *first = *last;
 }
 
@@ -112,20 +121,20 @@ static int select_whole_rings(const hk_machine *m, int channels, int least) {
 }
 
 /* The best number of channels for an algorithm and protocol. Its price is INFINITY if it is too large to be chosen. */
-static hk_status select_price(const hk_machine *m, const hk_filter *w, hk_coll coll, size_t bytes,
-                              const hk_algorithm *a, hk_protocol p, hk_decision *out) {
+static hk_status select_price(const question *q, const hk_algorithm *a, hk_protocol p, hk_decision *out) {
   int first, last;
-  const double worth = w->efficient ? WORTH_EFFICIENT : WORTH;
-  select_channel_range(m, w, &first, &last);
+  const hk_machine *m = q->m;
+  const double worth = q->w->efficient ? WORTH_EFFICIENT : WORTH;
+  select_channel_range(q, &first, &last);
   *out = (hk_decision){.algorithm = a, .protocol = p, .channels = first};
   if (m->team.nranks < 2) return HK_OK;
   if (p == HK_PROTO_SIMPLE && first == 1 && last == 1 && m->channels == 1 && m->channel_us_per_b == 0)
-    return hk_algorithm_price(m, a, coll, bytes, &out->us); /* on the host there is nothing to vary */
+    return hk_algorithm_price(m, a, q->coll, q->bytes, &out->us); /* on the host there is nothing to vary */
   for (int c = first; c <= last; c = c * 2 > last && c < last ? last : c * 2) {
     int n = select_whole_rings(m, c, first);
     hk_machine as = hk_machine_as(m, p, n);
     double us;
-    HK_OR_RETURN(hk_algorithm_price(&as, a, coll, bytes, &us));
+    HK_OR_RETURN(hk_algorithm_price(&as, a, q->coll, q->bytes, &us));
     if (c > first && us >= out->us * (1 - worth)) continue;
     out->channels = n;
     out->us = us;
@@ -147,31 +156,30 @@ typedef struct candidates {
 } candidates;
 
 /* Adds one, in the order of the lowest prices that are possible. */
-static hk_status select_add(candidates *c, const hk_machine *m, const hk_filter *w, hk_coll coll, size_t bytes,
-                            candidate x) {
+static hk_status select_add(candidates *c, const question *q, candidate x) {
   int first, last, at = c->n;
-  select_channel_range(m, w, &first, &last);
-  const hk_machine as = hk_machine_as(m, x.row.what.protocol, last);
+  select_channel_range(q, &first, &last);
+  const hk_machine as = hk_machine_as(q->m, x.row.what.protocol, last);
   x.place = c->n++;
   x.least = INFINITY;
-  if (!x.row.why) HK_OR_RETURN(hk_algorithm_least(&as, x.row.what.algorithm, coll, bytes, &x.least, &x.work));
+  if (!x.row.why) HK_OR_RETURN(hk_algorithm_least(&as, x.row.what.algorithm, q->coll, q->bytes, &x.least, &x.work));
   for (; at > 0 && c->at[at - 1].least > x.least; at--) c->at[at] = c->at[at - 1];
   c->at[at] = x;
   return HK_OK;
 }
 
 /* Lists all algorithms of the collective: once, if one may not run, else by each protocol. */
-static hk_status select_list(candidates *c, const hk_machine *m, const hk_filter *w, hk_coll coll, size_t bytes) {
-  const hk_algorithm *const *all = hk_filter_algorithms(w);
+static hk_status select_list(candidates *c, const question *q) {
+  const hk_algorithm *const *all = hk_filter_algorithms(q->w);
   c->n = 0;
   for (int i = 0; all[i]; i++) {
-    if (!(all[i]->colls >> coll & 1u)) continue;
-    const char *why = select_excluded(m, w, coll, bytes, i);
+    if (!hk_algorithm_has(all[i], q->coll)) continue;
+    const char *why = select_excluded(q, i);
     for (int p = 0; p < (why ? 1 : HK_PROTO_COUNT); p++) {
-      if (!why && !select_speaks(m, all[i], p)) continue;
+      if (!why && !select_speaks(q->m, all[i], p)) continue;
       const candidate x = {.row = {.what = {.algorithm = all[i], .protocol = (hk_protocol)p, .channels = 1},
-                                   .why = why ? why : select_protocol_excluded(m, w, coll, i, p)}};
-      HK_OR_RETURN(select_add(c, m, w, coll, bytes, x));
+                                   .why = why ? why : select_protocol_excluded(q, i, p)}};
+      HK_OR_RETURN(select_add(c, q, x));
     }
   }
   return HK_OK;
@@ -180,42 +188,39 @@ static hk_status select_list(candidates *c, const hk_machine *m, const hk_filter
 /* True if even its lowest possible price is above `us`. Rounding must not decide. */
 static bool select_loses(const candidate *x, double us) { return x->least > us * (1 + 1e-9); }
 
-/* The programs of many ranks take long to summarize. So those that cannot win are not priced. */
-static hk_status select_cheapest(const hk_machine *m, const hk_filter *w, hk_coll coll, size_t bytes, hk_decision *best,
-                                 bool *found) {
-  const size_t last = hk_size_class_last(bytes);
+/* best->algorithm NULL: none may be chosen. The programs of many ranks take long to summarize, so those that cannot win
+ * are not priced. */
+static hk_status select_cheapest(const question *asked, hk_decision *best) {
+  question q = *asked;
   candidates c;
   int place = 0;
-  *found = false;
-  HK_OR_RETURN(select_list(&c, m, w, coll, last));
-  for (const candidate *x = c.at; x < c.at + c.n && !x->row.why && !(*found && select_loses(x, best->us)); x++) {
+  q.bytes = hk_size_class_last(asked->bytes);
+  *best = (hk_decision){.us = INFINITY};
+  HK_OR_RETURN(select_list(&c, &q));
+  for (const candidate *x = c.at; x < c.at + c.n && !x->row.why && !select_loses(x, best->us); x++) {
     hk_decision d;
-    HK_OR_RETURN(select_price(m, w, coll, last, x->row.what.algorithm, x->row.what.protocol, &d));
-    if (d.us == INFINITY || (*found && (d.us > best->us || (d.us >= best->us && x->place > place)))) continue;
+    HK_OR_RETURN(select_price(&q, x->row.what.algorithm, x->row.what.protocol, &d));
+    if (d.us == INFINITY || d.us > best->us || (d.us >= best->us && x->place > place)) continue;
     *best = d;
     place = x->place;
-    *found = true;
   }
-  if (!*found || last == bytes || m->team.nranks < 2) return HK_OK;
-  hk_machine as = hk_machine_as(m, best->protocol, best->channels);
-  return hk_algorithm_price(&as, best->algorithm, coll, bytes, &best->us);
+  if (!best->algorithm || q.bytes == asked->bytes || q.m->team.nranks < 2) return HK_OK;
+  const hk_machine as = hk_machine_as(q.m, best->protocol, best->channels);
+  return hk_algorithm_price(&as, best->algorithm, q.coll, asked->bytes, &best->us);
 }
 
 /* The first rule that fits and can be followed. */
-static hk_status select_by_rule(const hk_machine *m, const hk_filter *filter, hk_coll coll, size_t bytes,
-                                hk_decision *out, bool *found) {
-  *found = false;
-  for (int i = 0; filter->rules && i < filter->rules->n && !*found; i++) {
-    const hk_rule *r = &filter->rules->at[i];
-    if (!hk_rule_fits(r, m, coll, bytes)) continue;
-    hk_filter w = *filter;
-    if (r->algorithm >= 0) w.barred[coll] |= ~(1u << r->algorithm);
+static hk_status select_by_rule(const question *q, hk_decision *out) {
+  out->algorithm = NULL;
+  for (int i = 0; q->w->rules && i < q->w->rules->n && !out->algorithm; i++) {
+    const hk_rule *r = &q->w->rules->at[i];
+    if (!hk_rule_fits(r, q->m, q->coll, q->bytes)) continue;
+    hk_filter w = *q->w;
+    if (r->algorithm >= 0) w.barred[q->coll] |= ~(1u << r->algorithm);
     w.any_size = r->algorithm >= 0;
-    if (r->protocol >= 0) w.barred_protocols[coll] |= (uint8_t) ~(1u << r->protocol);
+    if (r->protocol >= 0) w.barred_protocols[q->coll] |= (uint8_t) ~(1u << r->protocol);
     if (r->channels) w.min_channels = w.max_channels = r->channels;
-    HK_OR_RETURN(select_cheapest(m, &w, coll, bytes, out, found));
-  }
-  if (*found) {
+    HK_OR_RETURN(select_cheapest(&(question){q->m, &w, q->coll, q->bytes}, out));
     out->ruled = true;
     out->note = "as the tuning file says";
   }
@@ -223,107 +228,101 @@ static hk_status select_by_rule(const hk_machine *m, const hk_filter *filter, hk
 }
 
 /* True if the filter allows a program of a file for another number of ranks. */
-static bool select_other_ranks(const hk_machine *m, const hk_filter *w, hk_coll coll) {
-  const hk_algorithm *const *all = hk_filter_algorithms(w);
+static bool select_other_ranks(const question *q) {
+  const hk_algorithm *const *all = hk_filter_algorithms(q->w);
   for (int i = 0; all[i]; i++)
-    if (!(w->barred[coll] >> i & 1u) && all[i]->colls >> coll & 1u && all[i]->loaded &&
-        all[i]->loaded->nranks != m->team.nranks)
+    if (!(q->w->barred[q->coll] >> i & 1u) && hk_algorithm_has(all[i], q->coll) && all[i]->loaded &&
+        all[i]->loaded->nranks != q->m->team.nranks)
       return true;
   return false;
 }
 
-/* The cheapest of what a part of the filter allows; `note`: which part is ignored. */
-static hk_status select_from_part(const hk_machine *m, const hk_filter *part, hk_coll coll, size_t bytes,
-                                  const char *note, hk_decision *out, bool *found) {
-  HK_OR_RETURN(select_cheapest(m, part, coll, bytes, out, found));
-  if (*found) {
-    out->unmet = true;
-    out->note = note;
-  }
+/* If there is no decision yet: the cheapest of what a part of the filter allows. `note`: which part is ignored. */
+static hk_status select_from_part(const question *q, const char *note, hk_decision *out) {
+  if (out->algorithm) return HK_OK;
+  HK_OR_RETURN(select_cheapest(q, out));
+  out->unmet = true;
+  out->note = note;
   return HK_OK;
 }
 
-/* None of the algorithms that the filter allows can run. */
-static hk_status select_from_all(const hk_machine *m, hk_filter w, hk_coll coll, size_t bytes, hk_decision *out) {
-  hk_filter varying = w;
-  bool found, overruled = false;
+/* None of the algorithms that the filter *w, which is the question's, allows can run. */
+static hk_status select_from_all(const question *q, hk_filter *w, hk_decision *out) {
+  hk_filter varying = *w;
+  hk_decision other = {.algorithm = NULL};
   varying.batch_invariant = false;
-  if (w.batch_invariant) HK_OR_RETURN(select_cheapest(m, &varying, coll, bytes, out, &overruled));
+  if (w->batch_invariant) HK_OR_RETURN(select_cheapest(&(question){q->m, &varying, q->coll, q->bytes}, &other));
   const char *note =
-      overruled
+      other.algorithm
           ? "none of the allowed algorithms is batch-invariant (HOCKET_BATCH_INVARIANT): choosing from those that are"
-      : select_other_ranks(m, &w, coll)
+      : select_other_ranks(q)
           ? "the program that is allowed is for another number of ranks: choosing from all (hocket program show FILE)"
           : "none of the allowed algorithms can do this collective here: choosing from all";
-  memset(w.barred, 0, sizeof w.barred);
-  HK_OR_RETURN(select_from_part(m, &w, coll, bytes, note, out, &found));
-  if (!found)
+  memset(w->barred, 0, sizeof w->barred);
+  HK_OR_RETURN(select_from_part(q, note, out));
+  if (!out->algorithm)
     return HK_FAIL(HK_ERR_INTERNAL, "no algorithm can do %s%s of %d ranks on %d hosts",
-                   m->quantised ? "quantised " : "", hk_coll_name(coll), m->team.nranks, m->team.nhosts);
-  out->overruled = overruled;
+                   q->m->quantised ? "quantised " : "", hk_coll_name(q->coll), q->m->team.nranks, q->m->team.nhosts);
+  out->overruled = other.algorithm != NULL;
   return HK_OK;
 }
 
 hk_status hk_select(const hk_machine *m, const hk_filter *filter, hk_coll coll, size_t bytes, hk_decision *out) {
   hk_filter w = filter ? *filter : select_no_filter;
-  bool found;
-  HK_OR_RETURN(select_by_rule(m, &w, coll, bytes, out, &found));
-  if (!found) HK_OR_RETURN(select_cheapest(m, &w, coll, bytes, out, &found));
-  if (found) return HK_OK;
+  const question q = {m, &w, coll, bytes};
+  HK_OR_RETURN(select_by_rule(&q, out));
+  if (!out->algorithm) HK_OR_RETURN(select_cheapest(&q, out));
+  if (out->algorithm) return HK_OK;
   /* Nothing that the filter allows can run: its parts are dropped one after another. */
   w.any_size = true;
-  HK_OR_RETURN(select_cheapest(m, &w, coll, bytes, out, &found));
-  if (found) return HK_OK;
+  HK_OR_RETURN(select_cheapest(&q, out));
   w.any_size = false;
   memset(w.only, 0, sizeof w.only);
-  HK_OR_RETURN(select_from_part(m, &w, coll, bytes, "what the call selects cannot be used here: choosing from all", out,
-                                &found));
-  if (found) return HK_OK;
+  HK_OR_RETURN(select_from_part(&q, "what the call selects cannot be used here: choosing from all", out));
   memset(w.barred_protocols, 0, sizeof w.barred_protocols);
-  HK_OR_RETURN(
-      select_from_part(m, &w, coll, bytes, "none of the allowed protocols is there: choosing from all", out, &found));
-  return found ? HK_OK : select_from_all(m, w, coll, bytes, out);
+  HK_OR_RETURN(select_from_part(&q, "none of the allowed protocols is there: choosing from all", out));
+  return out->algorithm ? HK_OK : select_from_all(&q, &w, out);
 }
 
 hk_status hk_select_one(const hk_machine *m, const hk_filter *filter, hk_coll coll, size_t bytes, const hk_algorithm *a,
                         hk_protocol p, hk_decision *out, bool *can) {
   hk_filter w = filter ? *filter : select_no_filter;
+  const question q = {m, &w, coll, bytes};
   const hk_algorithm *const *all = hk_filter_algorithms(&w);
   int i = 0;
   w.any_size = true;
   while (all[i] && all[i] != a) i++;
-  *can = all[i] && a->colls >> coll & 1u && !select_excluded(m, &w, coll, bytes, i) && select_speaks(m, a, (int)p) &&
-         !select_protocol_excluded(m, &w, coll, i, (int)p);
-  if (*can) HK_OR_RETURN(select_price(m, &w, coll, bytes, a, p, out));
+  *can = all[i] && hk_algorithm_has(a, coll) && !select_excluded(&q, i) && select_speaks(m, a, (int)p) &&
+         !select_protocol_excluded(&q, i, (int)p);
+  if (*can) HK_OR_RETURN(select_price(&q, a, p, out));
   *can = *can && out->us != INFINITY;
   return HK_OK;
 }
 
 /* Prices a candidate if it can win or is quick to price, else says why it has no price. */
-static hk_status select_price_row(const hk_machine *m, const hk_filter *w, hk_coll coll, size_t bytes,
-                                  const candidate *x, double best, hk_alternative *row) {
+static hk_status select_price_row(const question *q, const candidate *x, double best, hk_alternative *row) {
   if (select_loses(x, best) && x->work > QUICK_WORK) {
     row->why = select_words[x->row.what.protocol].slower;
     return HK_OK;
   }
-  HK_OR_RETURN(select_price(m, w, coll, bytes, x->row.what.algorithm, x->row.what.protocol, &row->what));
+  HK_OR_RETURN(select_price(q, x->row.what.algorithm, x->row.what.protocol, &row->what));
   if (row->what.us < INFINITY) return HK_OK;
   row->what.us = 0;
-  row->why = m->quantised ? "would quantise sums that are not whole, or give ranks different bits"
-                          : "has programs that are too large for so many ranks";
+  row->why = q->m->quantised ? "would quantise sums that are not whole, or give ranks different bits"
+                             : "has programs that are too large for so many ranks";
   return HK_OK;
 }
 
 hk_status hk_select_all(const hk_machine *m, const hk_filter *filter, hk_coll coll, size_t bytes,
                         hk_alternative out[HK_ALTERNATIVES], int *n) {
-  const hk_filter *w = filter ? filter : &select_no_filter;
+  const question q = {m, filter ? filter : &select_no_filter, coll, bytes};
   candidates c;
   double best = INFINITY;
   *n = 0;
-  HK_OR_RETURN(select_list(&c, m, w, coll, bytes));
+  HK_OR_RETURN(select_list(&c, &q));
   for (const candidate *x = c.at; x < c.at + c.n; x++) {
     hk_alternative row = x->row;
-    if (!row.why) HK_OR_RETURN(select_price_row(m, w, coll, bytes, x, best, &row));
+    if (!row.why) HK_OR_RETURN(select_price_row(&q, x, best, &row));
     if (!row.why && row.what.us < best) best = row.what.us;
     int at = (*n)++;
     for (; at > 0 && !row.why && (out[at - 1].why || out[at - 1].what.us > row.what.us); at--) out[at] = out[at - 1];

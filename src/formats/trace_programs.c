@@ -112,7 +112,7 @@ static void trace_programs_mark_copies(const hk_trace *x, int gpu, int *last_wri
 static hk_operand trace_programs_operand(const hk_trace *x, hk_builder *b, const hk_trace_operand *o, bool source) {
   if (o->space == HK_IN) return hk_in(o->block, 0);
   if (o->space == HK_OUT) return hk_out(o->block, 0);
-  if (o->space == HK_SCRATCH) return hk_scratch(o->block);
+  if (o->space == HK_SCRATCH) return hk_scratch(o->block, 0);
   const hk_trace_block *block = &x->blocks[o->owner];
   hk_build_channel(b, (unsigned)x->links[source ? block->sender : o->owner].channel);
   return source ? hk_recv_from(b, block->recv, o->block, 0) : hk_send_to(b, block->send, o->block, 0);

@@ -20,7 +20,7 @@ hk_status hk_gpu_join(ncclComm_t c, const struct hk_facts *facts) {
   hk_gpu *g = hk_gpu_of(c);
   hk_gpu_share_facts room = {.resident = UINT64_MAX, .sm = UINT64_MAX};
   bool hosts = false, copies = true;
-  int here = 0; /* ranks of this process on this GPU */
+  int least, most, here = 0; /* here: ranks of this process on this GPU */
   for (int s = 0; s < 2; s++) {
     g->links->ends[s] = calloc((size_t)c->nranks, sizeof *g->links->ends[s]);
     if (!g->links->ends[s]) return HK_FAIL_ERRNO("no memory for the links of %d ranks", c->nranks);
@@ -38,7 +38,8 @@ hk_status hk_gpu_join(ncclComm_t c, const struct hk_facts *facts) {
   g->order->ahead.bounded = here > 1;
   g->sm = (int)room.sm;
   room.ranks = (uint64_t)g->sharers;
-  room.limit = (uint64_t)hk_selection_most_channels(c); /* equal on all ranks: init compares it */
+  hk_selection_channels(c, &least, &most);
+  room.limit = (uint64_t)most; /* equal on all ranks: init compares it */
   if (hosts && (!room.limit || room.limit > HK_GPU_NET_CHANNELS)) room.limit = HK_GPU_NET_CHANNELS;
   g->blocks = hk_gpu_share(&room);
   HK_INFO(HK_SUB_INIT,

@@ -24,19 +24,16 @@ uint32_t hk_gpu_machine_node(const hk_topo *t, const void *fact, const uint64_t 
 void hk_gpu_machine(const struct ncclComm *c, const hk_host_facts *hosts, const hk_joined *rings,
                     const struct hk_constants *constants, hk_machine *out) {
   const hk_gpu *g = hk_gpu_of(c);
-  hk_gpu_facts f = {.nranks = c->nranks,
-                    .nhosts = hosts->nhosts,
-                    .ranks_per_host = hosts->ranks_per_host,
-                    .least_per_host = hosts->least_per_host,
+  hk_gpu_facts f = {.team = hosts->team,
                     .ranks_per_gpu = g->sharers,
                     .max_channels = (int)g->blocks,
                     .sm = g->sm,
                     .wide = g->links->wide,
                     .staged = g->links->staged,
-                    .in_switch = g->in_switch,
                     .slot_bytes = hosts->slot_bytes,
                     .nslots = hosts->nslots,
                     .prices = *g->topology->prices};
+  f.team.in_switch = g->in_switch;
   if (rings) {
     hk_level_use_rings(&f.prices.inside, rings->nchannels, (double)rings->intra_gbps);
     hk_level_use_rings(&f.prices.between, rings->nchannels, (double)rings->inter_gbps);

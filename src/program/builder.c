@@ -23,6 +23,8 @@ struct hk_builder {
   hk_operand *operands;
   size_t nlanes, nlinks, ninstrs, noperands;
   size_t lanes_room, links_room, instrs_room, operands_room;
+  hk_operand *to, *from; /* of the next instruction (hk_build_to, hk_build_from) */
+  size_t nto, nfrom, to_room, from_room;
 
   /* Link index + 1 by kind, peer, channel and lane: open addressing in `table_room` entries, a power of two. */
   uint32_t *table;
@@ -67,6 +69,8 @@ static void builder_free(hk_builder *b) {
   free(b->links);
   free(b->instrs);
   free(b->operands);
+  free(b->to);
+  free(b->from);
   free(b->table);
   free(b);
 }
@@ -179,31 +183,8 @@ unsigned hk_build_link(hk_builder *b, hk_link_kind kind, int peer) {
   return (unsigned)(b->nlinks - 1);
 }
 
-static hk_operand builder_link_operand(hk_builder *b, hk_link_kind kind, int peer, unsigned block, int stride) {
+hk_operand hk_link_operand(hk_builder *b, hk_link_kind kind, int peer, unsigned block, int stride) {
   return (hk_operand){.space = HK_LINK, .link = hk_build_link(b, kind, peer), .block = block, .stride = stride};
-}
-hk_operand hk_send_to(hk_builder *b, int peer, unsigned block, int stride) {
-  return builder_link_operand(b, HK_LINK_SEND, peer, block, stride);
-}
-hk_operand hk_recv_from(hk_builder *b, int peer, unsigned block, int stride) {
-  return builder_link_operand(b, HK_LINK_RECV, peer, block, stride);
-}
-hk_operand hk_mcast(hk_builder *b, unsigned block, int stride) {
-  return builder_link_operand(b, HK_LINK_MCAST_SEND, b->what.rank, block, stride);
-}
-hk_operand hk_mcast_from(hk_builder *b, int peer, unsigned block, int stride) {
-  return builder_link_operand(b, HK_LINK_MCAST_RECV, peer, block, stride);
-}
-
-hk_operand hk_sum_to(hk_builder *b, int next, unsigned block, int stride) {
-  return builder_link_operand(b, HK_LINK_SUM_SEND, next, block, stride);
-}
-hk_operand hk_sum_from(hk_builder *b, int before, unsigned block, int stride) {
-  return builder_link_operand(b, HK_LINK_SUM_RECV, before, block, stride);
-}
-
-hk_operand hk_round_operand(hk_builder *b, hk_link_kind kind, int neighbour, unsigned block) {
-  return builder_link_operand(b, kind, neighbour, block, 0);
 }
 
 /* Appends an instruction to the current lane; NULL on error. */
@@ -246,7 +227,28 @@ void hk_build_move(hk_builder *b, unsigned flags, const hk_operand *dst, unsigne
     if (b->in_switch && to[k].space == HK_LINK) i->flags |= HK_INSTR_IN_SWITCH;
 }
 
+void hk_build_to(hk_builder *b, hk_operand o) {
+  if (!b->error && RESERVE(b, to, 1)) b->to[b->nto++] = o;
+}
+
+void hk_build_from(hk_builder *b, hk_operand o) {
+  if (!b->error && RESERVE(b, from, 1)) b->from[b->nfrom++] = o;
+}
+
+void hk_build_instr(hk_builder *b, unsigned flags) {
+  hk_build_move(b, flags, b->to, (unsigned)b->nto, b->from, (unsigned)b->nfrom);
+  b->nto = b->nfrom = 0;
+}
+
 void hk_build_copy(hk_builder *b, hk_operand dst, hk_operand src) { hk_build_move(b, 0, &dst, 1, &src, 1); }
+
+void hk_build_fork(hk_builder *b, hk_operand dst, hk_operand also, hk_operand src) {
+  hk_build_move(b, 0, (hk_operand[]){dst, also}, 2, &src, 1);
+}
+
+void hk_build_add(hk_builder *b, unsigned flags, hk_operand dst, hk_operand src, hk_operand also) {
+  hk_build_move(b, flags, &dst, 1, (hk_operand[]){src, also}, 2);
+}
 
 void hk_build_repeat(hk_builder *b, unsigned count) {
   if (b->error) return;
@@ -377,6 +379,8 @@ static hk_status builder_lay_out(const hk_builder *b, const char *algorithm, hk_
 hk_status hk_builder_finish(hk_builder *b, const char *algorithm, hk_program **out) {
   *out = NULL;
   if (!b->error && b->in_repeat) b->error = HK_FAIL(HK_ERR_INTERNAL, "A repeat was left open in %s", algorithm);
+  if (!b->error && b->nto + b->nfrom > 0)
+    b->error = HK_FAIL(HK_ERR_INTERNAL, "An instruction was left open in %s", algorithm);
   for (size_t k = 0; k < b->nlanes; k++) {
     size_t end = k + 1 < b->nlanes ? b->lanes[k + 1].first : b->ninstrs;
     b->lanes[k].count = (uint32_t)(end - b->lanes[k].first);

@@ -43,22 +43,36 @@ static inline hk_operand hk_in(unsigned block, int stride) {
 static inline hk_operand hk_out(unsigned block, int stride) {
   return (hk_operand){.space = HK_OUT, .block = block, .stride = stride};
 }
-static inline hk_operand hk_scratch(unsigned which) { return (hk_operand){.space = HK_SCRATCH, .block = which}; }
-hk_operand hk_send_to(hk_builder *b, int peer, unsigned block, int stride);
-hk_operand hk_recv_from(hk_builder *b, int peer, unsigned block, int stride);
-hk_operand hk_mcast(hk_builder *b, unsigned block, int stride);
-hk_operand hk_mcast_from(hk_builder *b, int peer, unsigned block, int stride);
-/* Input for a sum in the network, and the sum (HK_LINK_SUM_*). `next`, `before`: the neighbours of this rank in the
- * group. */
-hk_operand hk_sum_to(hk_builder *b, int next, unsigned block, int stride);
-hk_operand hk_sum_from(hk_builder *b, int before, unsigned block, int stride);
-/* Input or result of a gather or scatter in the network; `kind` is above HK_LINK_SUM_RECV. */
-hk_operand hk_round_operand(hk_builder *b, hk_link_kind kind, int neighbour, unsigned block);
+static inline hk_operand hk_scratch(unsigned which, int stride) {
+  return (hk_operand){.space = HK_SCRATCH, .block = which, .stride = stride};
+}
+/* The link of the current lane to or from `peer`. Of a sum, gather or scatter in the network: the group's next rank for
+ * its input, the one before for its result. */
+hk_operand hk_link_operand(hk_builder *b, hk_link_kind kind, int peer, unsigned block, int stride);
+static inline hk_operand hk_send_to(hk_builder *b, int peer, unsigned block, int stride) {
+  return hk_link_operand(b, HK_LINK_SEND, peer, block, stride);
+}
+static inline hk_operand hk_recv_from(hk_builder *b, int peer, unsigned block, int stride) {
+  return hk_link_operand(b, HK_LINK_RECV, peer, block, stride);
+}
+static inline hk_operand hk_mcast(hk_builder *b, unsigned block, int stride) {
+  return hk_link_operand(b, HK_LINK_MCAST_SEND, hk_builder_rank(b), block, stride);
+}
+static inline hk_operand hk_mcast_from(hk_builder *b, int peer, unsigned block, int stride) {
+  return hk_link_operand(b, HK_LINK_MCAST_RECV, peer, block, stride);
+}
 
 void hk_build_move(hk_builder *b, unsigned flags, const hk_operand *dst, unsigned ndst, const hk_operand *src,
                    unsigned nsrc);
+/* The same in pieces: calls append a destination or a source of the next instruction, which hk_build_instr ends. */
+void hk_build_to(hk_builder *b, hk_operand o);
+void hk_build_from(hk_builder *b, hk_operand o);
+void hk_build_instr(hk_builder *b, unsigned flags);
 /* One destination, one source. */
 void hk_build_copy(hk_builder *b, hk_operand dst, hk_operand src);
+/* Two destinations; or two sources. */
+void hk_build_fork(hk_builder *b, hk_operand dst, hk_operand also, hk_operand src);
+void hk_build_add(hk_builder *b, unsigned flags, hk_operand dst, hk_operand src, hk_operand also);
 /* A repeat with count 0 drops its body; with count 1 it disappears. */
 void hk_build_repeat(hk_builder *b, unsigned count);
 void hk_build_end_repeat(hk_builder *b);

@@ -154,7 +154,7 @@ static int64_t summary_rounded(const hk_program *p) {
   return rounded;
 }
 
-static hk_status summary_memory(int nranks) {
+hk_status hk_summary_memory(int nranks) {
   return HK_FAIL(HK_ERR_SYSTEM, "out of memory for a summary of %d ranks", nranks);
 }
 
@@ -167,7 +167,7 @@ static hk_status summary_prepare(hk_summary_run *x) {
   x->first_end = malloc((n + 1) * sizeof *x->first_end);
   x->first_thread = malloc((n + 1) * sizeof *x->first_thread);
   x->volumes = calloc(n, sizeof *x->volumes);
-  if (!x->first_end || !x->first_thread || !x->volumes) return summary_memory(x->nranks);
+  if (!x->first_end || !x->first_thread || !x->volumes) return hk_summary_memory(x->nranks);
   for (size_t r = 0; r < n; r++) {
     x->first_end[r] = ends;
     x->first_thread[r] = threads;
@@ -179,7 +179,7 @@ static hk_status summary_prepare(hk_summary_run *x) {
   x->ends = calloc((size_t)ends + 1, sizeof *x->ends);
   x->threads = calloc((size_t)threads + 1, sizeof *x->threads);
   x->ready = malloc(((size_t)threads + 1) * sizeof *x->ready);
-  return x->ends && x->threads && x->ready ? HK_OK : summary_memory(x->nranks);
+  return x->ends && x->threads && x->ready ? HK_OK : hk_summary_memory(x->nranks);
 }
 
 /* One of `copies` ranks that do the same. Every member of hk_volume is a uint64_t. */
@@ -210,13 +210,13 @@ static hk_status summary_number(hk_summary_run *x) {
   for (int r = 0; next && x->local && r < x->nranks; r++) x->local[r] = next[x->host[r]]++;
   const bool done = next && x->local;
   free(next);
-  return done ? HK_OK : summary_memory(x->nranks);
+  return done ? HK_OK : hk_summary_memory(x->nranks);
 }
 
 /* The busiest host's blocks. */
 static hk_status summary_leaving(hk_summary *out, const hk_summary_run *x) {
   uint64_t *hosts = calloc(2 * (size_t)x->nranks, sizeof *hosts); /* there are no more hosts than ranks */
-  if (!hosts) return summary_memory(x->nranks);
+  if (!hosts) return hk_summary_memory(x->nranks);
   for (int r = 0; r < x->nranks; r++) {
     const hk_volume *v = &x->volumes[r % x->period];
     uint64_t *host = &hosts[x->host ? x->host[r] : 0];
@@ -306,24 +306,6 @@ static void summary_path(const hk_summary_run *x, hk_chain *first, hk_chain *aga
   *again = summary_chain(x->wave_ends[HK_SUMMARY_WAVES - 2], x->wave_ends[HK_SUMMARY_WAVES - 1]);
 }
 
-/* The path if senders wait for slots. */
-static hk_status summary_held(hk_summary *out, const hk_summary_run *of) {
-  hk_summary_run x = {.programs = of->programs,
-                      .host = of->host,
-                      .nranks = of->nranks,
-                      .period = of->period,
-                      .kind = of->kind,
-                      .slots = of->slots,
-                      .bounded = true};
-  out->held = out->first;
-  out->held_again = out->again;
-  if (!of->ahead) return HK_OK;
-  const hk_status rc = summary_walk(&x);
-  if (rc == HK_OK) summary_path(&x, &out->held, &out->held_again);
-  hk_summary_run_free(&x);
-  return rc;
-}
-
 hk_status hk_summarize(hk_summary *out, const hk_program *const *programs, int nranks, int period, hk_map_kind kind,
                        const int32_t *host, uint32_t slots, bool one_host) {
   hk_summary_run x = {.programs = programs,
@@ -332,14 +314,17 @@ hk_status hk_summarize(hk_summary *out, const hk_program *const *programs, int n
                       .period = period,
                       .kind = kind,
                       .slots = slots,
-                      .one_host = one_host,
-                      .traces = hk_coll_has_root((hk_coll)programs[0]->coll) && period == nranks};
+                      .one_host = one_host};
+  hk_summary_run held = x; /* senders wait for slots */
   hk_status rc;
+  held.bounded = true;
+  x.traces = hk_coll_has_root((hk_coll)programs[0]->coll) && period == nranks;
   *out = (hk_summary){.nranks = nranks, .period = period, .blocks = programs[0]->blocks};
   HK_TRY(summary_walk(&x), out);
+  if (x.ahead) HK_TRY(summary_walk(&held), out);
   summary_path(&x, &out->first, &out->again);
+  summary_path(x.ahead ? &held : &x, &out->held, &out->held_again);
   summary_volume(out, &x);
-  HK_TRY(summary_held(out, &x), out);
   HK_TRY(summary_leaving(out, &x), out);
   HK_TRY(hk_summary_maps(out, &x), out);
   out->nevents = x.nevents;
@@ -347,6 +332,7 @@ hk_status hk_summarize(hk_summary *out, const hk_program *const *programs, int n
   x.events = NULL;
 out:
   hk_summary_run_free(&x);
+  hk_summary_run_free(&held);
   if (rc != HK_OK) hk_summary_clear(out);
   return rc;
 }

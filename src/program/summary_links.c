@@ -5,10 +5,6 @@
 #include "receivers.h"
 #include "summary_run.h"
 
-static hk_status summary_links_memory(const hk_summary_run *x) {
-  return HK_FAIL(HK_ERR_SYSTEM, "out of memory for a summary of %d ranks", x->nranks);
-}
-
 static hk_status summary_links_alone(const hk_summary_run *x, int rank, uint32_t link) {
   return HK_FAIL(HK_ERR_INTERNAL, "%s: link %u of rank %d has no other end: hocket verify says more",
                  x->programs[rank]->algorithm, link, rank);
@@ -34,7 +30,7 @@ static hk_status summary_links_prepare(const hk_summary_run *x, tie_table *t) {
   for (int r = 0; r < x->period; r++)
     if (x->programs[r]->traits.span > t->channels) t->channels = x->programs[r]->traits.span;
   t->senders = calloc((size_t)x->nranks * t->channels, sizeof *t->senders);
-  return t->senders ? hk_receivers_sort(&t->receivers, x->programs, x->period) : summary_links_memory(x);
+  return t->senders ? hk_receivers_sort(&t->receivers, x->programs, x->period) : hk_summary_memory(x->nranks);
 }
 
 /* Enters the rank's sending links in the table, or removes them. */
@@ -89,7 +85,7 @@ static hk_status summary_links_receivers(hk_summary_run *x, tie_table *t, int se
 /* Goes round the circle of ranks from `rank`, which is its lowest, and collects their receiving ends. */
 static hk_status summary_links_group(hk_summary_run *x, int rank, uint32_t link) {
   const hk_link_need *first = &hk_program_links(x->programs[rank])[link];
-  if (!HK_RESERVE(x->groups, x->groups_room, x->ngroups + 1)) return summary_links_memory(x);
+  if (!HK_RESERVE(x->groups, x->groups_room, x->ngroups + 1)) return hk_summary_memory(x->nranks);
   hk_summary_group *g = &x->groups[x->ngroups++];
   *g = (hk_summary_group){.first = x->nreceivers, .kind = first->kind};
   int at = rank;
@@ -99,7 +95,7 @@ static hk_status summary_links_group(hk_summary_run *x, int rank, uint32_t link)
     uint32_t receive = summary_links_on_channel(p, hk_link_other_end(summary_links_kind(first)), first->channel);
     if (send == UINT32_MAX || receive == UINT32_MAX || g->n >= (uint32_t)x->nranks)
       return summary_links_alone(x, rank, link);
-    if (!HK_RESERVE(x->receivers, x->receivers_room, x->nreceivers + 1)) return summary_links_memory(x);
+    if (!HK_RESERVE(x->receivers, x->receivers_room, x->nreceivers + 1)) return hk_summary_memory(x->nranks);
     x->receivers[x->nreceivers++] = x->first_end[at] + receive;
     x->ends[x->first_end[at] + send].group = x->ngroups;
     if (x->host && x->host[at] != x->host[rank]) g->reach = HK_BETWEEN;
@@ -152,7 +148,7 @@ static hk_status summary_links_slots(hk_summary_run *x) {
   }
   for (uint32_t k = 0; k < n; k++) all += x->ends[k].room;
   x->slots_of_all = malloc((all + 1) * sizeof *x->slots_of_all);
-  if (!x->slots_of_all) return summary_links_memory(x);
+  if (!x->slots_of_all) return hk_summary_memory(x->nranks);
   hk_chain_key *at = x->slots_of_all;
   for (uint32_t k = 0; k < n; at += x->ends[k++].room) x->ends[k].slots = at;
   return HK_OK;
@@ -163,10 +159,8 @@ hk_status hk_summary_tie(hk_summary_run *x) {
   hk_status rc;
   for (int r = 0; r < x->period; r++) summary_links_ends(x, r);
   HK_TRY(summary_links_prepare(x, &t), out);
-  if (!HK_RESERVE(x->receivers, x->receivers_room, t.receivers.first[x->period] + 1)) {
-    rc = summary_links_memory(x);
-    goto out;
-  }
+  if (!HK_RESERVE(x->receivers, x->receivers_room, t.receivers.first[x->period] + 1))
+    HK_GIVE_UP(hk_summary_memory(x->nranks), out);
   for (int r = 0; r < x->period; r++) HK_TRY(summary_links_receivers(x, &t, r), out);
   for (int r = 0; r < x->period; r++) HK_TRY(summary_links_groups(x, r), out);
   rc = summary_links_slots(x);

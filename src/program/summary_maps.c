@@ -103,8 +103,7 @@ hk_status hk_summary_maps(hk_summary *out, hk_summary_run *x) {
   hk_summary_message *room = malloc((all + 1) * sizeof *room), *m;
   uint32_t *counts = calloc(2 * (size_t)x->nranks, sizeof *counts);
   out->maps = malloc((all + 1) * sizeof *out->maps);
-  if (!room || !counts || !out->maps)
-    HK_GIVE_UP(HK_FAIL(HK_ERR_SYSTEM, "out of memory for a summary of %d ranks", x->nranks), out);
+  if (!room || !counts || !out->maps) HK_GIVE_UP(hk_summary_memory(x->nranks), out);
   m = summary_maps_sort(x->messages, room, all);
   if (m == room) {
     room = x->messages;

@@ -8,10 +8,6 @@ static const hk_chain_key round_of[] = {
     [HK_INSIDE] = (hk_chain_key)1 << HK_CHAIN_ROUNDS,
     [HK_BETWEEN] = ((hk_chain_key)1 << HK_CHAIN_FAR) + ((hk_chain_key)1 << HK_CHAIN_ROUNDS)};
 
-static hk_status run_memory(const hk_summary_run *x) {
-  return HK_FAIL(HK_ERR_SYSTEM, "out of memory for a summary of %d ranks", x->nranks);
-}
-
 /* Notes if the slot was sent before the sender could know that the slot x->slots before it is free. */
 static void run_note_ahead(hk_summary_run *x, const hk_summary_end *e, uint32_t slot) {
   if (!x->slots || slot < x->slots || slot >= e->filled || slot - x->slots >= e->taken) return;
@@ -44,7 +40,7 @@ static hk_status run_deliver_group(hk_summary_run *x, const hk_summary_group *g,
 static hk_status run_send_group(hk_summary_run *x, hk_summary_group *g, uint32_t slot, hk_chain_key now) {
   if (slot >= g->nslots) { /* the first member that sends it */
     if (!HK_RESERVE(g->slots, g->slots_room, slot + 1) || !HK_RESERVE(g->sent, g->sent_room, slot + 1))
-      return run_memory(x);
+      return hk_summary_memory(x->nranks);
     g->slots[slot] = 0;
     g->sent[slot] = 0;
     g->nslots = slot + 1;
@@ -55,7 +51,7 @@ static hk_status run_send_group(hk_summary_run *x, hk_summary_group *g, uint32_t
 
 static hk_status run_note(hk_summary_run *x, const hk_summary_end *e, hk_chain_key now) {
   if (x->one_host && e->reach == HK_INSIDE && x->host && x->host[e->rank] != 0) return HK_OK;
-  if (!HK_RESERVE(x->messages, x->messages_room, x->nmessages + 1)) return run_memory(x);
+  if (!HK_RESERVE(x->messages, x->messages_room, x->nmessages + 1)) return hk_summary_memory(x->nranks);
   x->messages[x->nmessages++] = (hk_summary_message){.after = now, .from = e->rank, .to = e->peer};
   return HK_OK;
 }
@@ -64,7 +60,7 @@ static hk_status run_note(hk_summary_run *x, const hk_summary_end *e, hk_chain_k
 static hk_status run_trace(hk_summary_run *x, const hk_summary_thread *t, const hk_summary_end *e, uint32_t slot) {
   const uint32_t lane = (uint32_t)(t - x->threads), lanes = x->first_thread[x->period];
   if (!x->traces || t->at.offset) return HK_OK;
-  if (!HK_RESERVE(x->events, x->events_room, x->nevents + 1)) return run_memory(x);
+  if (!HK_RESERVE(x->events, x->events_room, x->nevents + 1)) return hk_summary_memory(x->nranks);
   x->events[x->nevents++] = (hk_summary_event){.lane = lane,
                                                .slot = e ? lanes + (uint32_t)(e->slots - x->slots_of_all) + slot : lane,
                                                .from = (uint32_t)t->rank,
@@ -90,7 +86,7 @@ static hk_status run_send(hk_summary_run *x, hk_summary_thread *t, hk_summary_en
     if (e->reach == HK_INSIDE) run_count_port(x, v, e, blocks);
   }
   if (e->group) return run_send_group(x, &x->groups[e->group - 1], e->filled++, t->now);
-  if (count && e->n == 1 && blocks) HK_OR_RETURN(run_note(x, e, t->now));
+  if (count && e->n == 1 && blocks && !x->bounded) HK_OR_RETURN(run_note(x, e, t->now));
   for (const uint32_t *r = &x->receivers[e->first], *end = r + e->n; r < end; r++) {
     const hk_summary_end *to = &x->ends[*r];
     HK_OR_RETURN(run_trace(x, t, to, to->filled));
@@ -250,7 +246,7 @@ hk_status hk_summary_first_on(hk_chain *out, const hk_summary *s, const int32_t 
   for (const hk_summary_event *e = s->events; e < end; e++)
     if (e->slot >= n) n = (size_t)e->slot + 1;
   hk_chain_key most = 0, *at = calloc(n, sizeof *at); /* when a lane is at this point, or a slot has arrived */
-  if (!at) return HK_FAIL(HK_ERR_SYSTEM, "out of memory for a summary of %d ranks", s->nranks);
+  if (!at) return hk_summary_memory(s->nranks);
   for (const hk_summary_event *e = s->events; e < end; e++) {
     hk_chain_key *lane = &at[e->lane], *slot = &at[e->slot];
     if (lane == slot)

@@ -96,6 +96,7 @@ typedef struct hk_summary_run {
 /* summary_links.c: ends with their slots, receivers and groups. */
 hk_status hk_summary_tie(hk_summary_run *x);
 hk_status hk_summary_go(hk_summary_run *x);
+hk_status hk_summary_memory(int nranks); /* reports that there is none */
 void hk_summary_run_free(hk_summary_run *x);
 /* summary_maps.c: the messages' maps. Changes the order of messages. */
 hk_status hk_summary_maps(hk_summary *out, hk_summary_run *x);

@@ -81,12 +81,9 @@ hk_status hk_selection_check(ncclComm_t c, const hk_call *op, const char *who) {
 
 /* Asks the model, a tuning file and a plugin for the decision. */
 static hk_status decisions_ask(ncclComm_t c, const hk_call *op, size_t bytes, hk_decision *d) {
-  const hk_coll coll = (hk_coll)op->coll;
   const hk_machine m = decisions_machine_for(c, op);
   const hk_filter filter = decisions_filter(c, op);
-  hk_tuner *tuner = c->selection->tuner;
-  HK_OR_RETURN(hk_select(&m, &filter, coll, bytes, d));
-  return tuner && !d->ruled ? hk_tuner_ask(tuner, &m, &filter, coll, bytes, d) : HK_OK;
+  return hk_tuner_select(c->selection->tuner, &m, &filter, (hk_coll)op->coll, bytes, d);
 }
 
 hk_status hk_selection_price(ncclComm_t c, const hk_call *op, double *us) {

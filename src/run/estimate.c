@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Prices a group of calls by the cost model (estimate.h). */
-#include "estimate.h"
+/* Prices a group of calls by the cost model. */
 #include "../core/call.h"
 #include "../core/comm.h"
 #include "../decide/machine.h"
@@ -10,9 +9,9 @@
 static double estimate_message_us(const hk_call *call) {
   ncclComm_t c = call->comm;
   const hk_machine *m = c->selection->machine;
-  if (call->root == c->rank) return (double)(call->count * hk_dtype_size((hk_dtype)call->dtype)) * m->copy_us_per_b;
+  const double bytes = (double)(call->count * hk_dtype_size((hk_dtype)call->dtype));
+  if (call->root == c->rank) return bytes * m->copy_us_per_b;
   const hk_level *level = hk_wire_near(c, call->root) ? &m->inside : &m->between;
-  double bytes = (double)(call->count * hk_dtype_size((hk_dtype)call->dtype));
   return level->alpha_us + m->sync_us + bytes * (level->ring_us_per_b + (m->team.overlap ? 0 : 2 * m->copy_us_per_b));
 }
 

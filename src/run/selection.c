@@ -3,7 +3,6 @@
 #include "selection.h"
 #include <stdlib.h>
 #include <string.h>
-#include "../comm/rings.h"
 #include "../core/comm.h"
 #include "../decide/machine.h"
 #include "../decide/outlines.h"
@@ -34,19 +33,12 @@ hk_status hk_selection_layout(ncclComm_t c, const uint64_t *hosts, const int32_t
   return hk_layout_new(&c->selection->layout, c->nranks, hosts, NULL, order, nchannels);
 }
 
-void hk_selection_rings(ncclComm_t c, hk_ring_settings *out) {
-  const hk_overrides *o = c->selection->overrides;
-  *out = (hk_ring_settings){.paths = &o->paths,
-                            .cross_nic = o->cross_nic,
-                            .min_channels = o->filter.min_channels,
-                            .max_channels = o->filter.max_channels,
-                            .graph_file = o->graph_file,
-                            .dump_file = o->graph_dump_file};
-}
-
 const hk_path_rules *hk_selection_paths(const struct ncclComm *c) { return &c->selection->overrides->paths; }
 
-int hk_selection_most_channels(ncclComm_t c) { return c->selection->overrides->filter.max_channels; }
+void hk_selection_channels(const struct ncclComm *c, int *least, int *most) {
+  *least = c->selection->filter->min_channels;
+  *most = c->selection->filter->max_channels;
+}
 
 /* Forgets the choices of earlier calls. Their plans stay. */
 static void selection_forget(ncclComm_t c) {

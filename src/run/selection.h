@@ -9,17 +9,16 @@
 
 struct hk_algorithm; /* collectives/algorithm.h */
 struct hk_call;
-struct hk_channels;      /* topo/search.h */
-struct hk_constants;     /* decide/constants.h */
-struct hk_decision;      /* decide/select.h */
-struct hk_filter;        /* decide/filter.h */
-struct hk_layout;        /* program/layout.h */
-struct hk_machine;       /* decide/machine.h */
-struct hk_path_rules;    /* topo/paths.h */
-struct hk_plan;          /* kernels/plan.h */
-struct hk_program;       /* program/program.h */
-struct hk_ring_settings; /* comm/rings.h */
-struct hk_tuner;         /* tuner.h */
+struct hk_channels;   /* topo/search.h */
+struct hk_constants;  /* decide/constants.h */
+struct hk_decision;   /* decide/select.h */
+struct hk_filter;     /* decide/filter.h */
+struct hk_layout;     /* program/layout.h */
+struct hk_machine;    /* decide/machine.h */
+struct hk_path_rules; /* topo/paths.h */
+struct hk_plan;       /* kernels/plan.h */
+struct hk_program;    /* program/program.h */
+struct hk_tuner;      /* tuner.h */
 
 /* A decision that holds for all plain calls of a collective and size class (hk_size_class). */
 typedef struct hk_class_decision {
@@ -57,6 +56,8 @@ const struct hk_program *hk_plan_program(const struct hk_plan *plan, unsigned *c
 /* HK_ERR_ARGUMENT if none of the algorithms and protocols of op->options.only can run the call. */
 hk_status hk_selection_check(ncclComm_t c, const struct hk_call *op, const char *who);
 hk_status hk_selection_price(ncclComm_t c, const struct hk_call *op, double *us); /* microseconds, by the cost model */
+/* estimate.c: *us: microseconds until the last call of a group is complete on this rank; nothing is run. */
+hk_status hk_estimate(const struct hk_call *calls, size_t n, double *us);
 const struct hk_machine *hk_selection_machine(ncclComm_t c);
 const struct hk_constants *hk_selection_constants(ncclComm_t c);
 /* Finds the tuner plugin. *hash: hk_tuner_hash. */
@@ -65,9 +66,8 @@ hk_status hk_selection_load_tuner(ncclComm_t c, uint64_t *hash);
 void hk_selection_use_network(ncclComm_t c, uint64_t sums, int calls);
 /* Sets the layout of the ranks, as hk_layout_new. */
 hk_status hk_selection_layout(ncclComm_t c, const uint64_t *hosts, const int32_t *order, int nchannels);
-void hk_selection_rings(ncclComm_t c, struct hk_ring_settings *out);      /* the user's settings */
-const struct hk_path_rules *hk_selection_paths(const struct ncclComm *c); /* the user's, for paths between devices */
-int hk_selection_most_channels(ncclComm_t c); /* the user's limit, equal on all ranks; 0: none */
+const struct hk_path_rules *hk_selection_paths(const struct ncclComm *c);    /* the user's, for paths between devices */
+void hk_selection_channels(const struct ncclComm *c, int *least, int *most); /* the user's, on all ranks; 0: none */
 /* Adds the programs of a text to the algorithms of later calls; errors name the text by `name`. *way: as in
  * hk_user_programs_add (decide/programs.h). *hash: of all added ones. hk_selection_drop_program undoes it. */
 hk_status hk_selection_add_program(ncclComm_t c, const char *name, const char *text, uint8_t *way, uint64_t *hash);

@@ -153,11 +153,12 @@ static ncclResult_t tuner_ask(hk_tuner *t, const hk_machine *m, int function, si
       ->get(t->context, function, bytes, 1, table, TUNER_ALGORITHMS, TUNER_PROTOCOLS, 0, channels);
 }
 
-hk_status hk_tuner_ask(hk_tuner *t, const hk_machine *m, const hk_filter *w, hk_coll coll, size_t bytes,
-                       hk_decision *d) {
+hk_status hk_tuner_select(hk_tuner *t, const hk_machine *m, const hk_filter *w, hk_coll coll, size_t bytes,
+                          hk_decision *d) {
   offer before, after;
   int function = tuner_function_of(coll), channels = 0;
-  if (function < 0 || !t->begun || m->team.nranks < 2) return HK_OK;
+  HK_OR_RETURN(hk_select(m, w, coll, bytes, d));
+  if (!t || d->ruled || function < 0 || !t->begun || m->team.nranks < 2) return HK_OK;
   HK_OR_RETURN(tuner_fill(&before, m, w, coll, bytes));
   after = before;
   ncclResult_t rc = tuner_ask(t, m, function, bytes, &after, &channels);

@@ -20,9 +20,9 @@ hk_status hk_tuner_load(const struct hk_settings *settings, hk_tuner **out);
 uint64_t hk_tuner_hash(const hk_tuner *t); /* hash of its name and version; 0: none */
 /* Initialises the plugin for a communicator; false if the plugin refuses. */
 bool hk_tuner_begin(hk_tuner *t, const struct hk_machine *m, uint64_t comm);
-/* Lets the plugin change a decision. */
-hk_status hk_tuner_ask(hk_tuner *t, const struct hk_machine *m, const struct hk_filter *w, hk_coll coll, size_t bytes,
-                       struct hk_decision *d);
+/* The decision of hk_select, which the plugin may change unless a tuning file made it. t may be NULL. */
+hk_status hk_tuner_select(hk_tuner *t, const struct hk_machine *m, const struct hk_filter *w, hk_coll coll,
+                          size_t bytes, struct hk_decision *d);
 /* Lets a plugin of version 6 make the chunk smaller; `chunk`: the model's. */
 size_t hk_tuner_chunk(const hk_tuner *t, hk_coll coll, size_t bytes, const struct hk_decision *d, int channels,
                       size_t chunk);

@@ -84,6 +84,6 @@ int hk_simulator_ranks(const hk_simulator *x) { return x->nranks; }
 void hk_simulator_forget(hk_simulator *x, const hk_algorithm *a) { hk_outlines_forget(x->machine.outlines, a); }
 
 const char *hk_simulator_cannot(const hk_simulator *x, const hk_algorithm *a, hk_coll coll) {
-  if (!(a->colls >> coll & 1u)) return "does not do this collective";
+  if (!hk_algorithm_has(a, coll)) return "does not do this collective";
   return hk_algorithm_cannot(a, &x->machine.team, coll);
 }

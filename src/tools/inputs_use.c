@@ -14,6 +14,5 @@ int hk_inputs_simulator(hk_simulator **out, const hk_inputs *w) {
 }
 
 hk_status hk_inputs_choose(const hk_inputs *w, hk_coll coll, size_t bytes, hk_decision *out) {
-  HK_OR_RETURN(hk_select(&w->machine, &w->filter, coll, bytes, out));
-  return w->tuner && !out->note ? hk_tuner_ask(w->tuner, &w->machine, &w->filter, coll, bytes, out) : HK_OK;
+  return hk_tuner_select(w->tuner, &w->machine, &w->filter, coll, bytes, out);
 }

@@ -7,7 +7,7 @@
 #include <string.h>
 #include <sys/stat.h>
 #include "../base/param.h"
-#include "../decide/accuracy.h"
+#include "../sim/accuracy.h"
 #include "../topo/detect.h"
 #include "../topo/synth.h"
 #include "../topo/topo.h"

@@ -28,9 +28,9 @@ static void crossed_build(hk_builder *b, const hk_build *w) {
   hk_build_scratch(b, far);
   hk_build_lane(b);
   for (int k = 0; k < p.per; k++) member[k] = hk_home_local(&p, k);
-  crossed_step(b, member, p.per, p.i, hk_in(0, 0), far ? hk_scratch(0) : hk_out(0, 0), !far);
+  crossed_step(b, member, p.per, p.i, hk_in(0, 0), far ? hk_scratch(0, 0) : hk_out(0, 0), !far);
   for (int k = 0; k < p.hosts; k++) member[k] = hk_layout_rank(w->layout, k, p.i);
-  if (far) crossed_step(b, member, p.hosts, p.h, hk_scratch(0), hk_out(0, 0), true);
+  if (far) crossed_step(b, member, p.hosts, p.h, hk_scratch(0, 0), hk_out(0, 0), true);
 }
 
 static const char *crossed_cannot(const hk_team *team, hk_coll coll) {
@@ -44,7 +44,6 @@ static const char *crossed_cannot(const hk_team *team, hk_coll coll) {
 const hk_algorithm hk_algorithm_crossed = {
     .name = "crossed",
     .about = "all to all inside each host, then between equal ranks of all hosts; two steps, for short messages",
-    .colls = 1u << HK_ALLREDUCE,
     .cannot = crossed_cannot,
-    .build = crossed_build,
+    .build = {[HK_ALLREDUCE] = crossed_build},
 };

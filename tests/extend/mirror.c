@@ -23,6 +23,5 @@ static void build(hk_builder *b, const hk_build *w) {
 const hk_algorithm hk_algorithm_mirror = {
     .name = "mirror",
     .about = "every message directly to all other ranks",
-    .colls = 1u << HK_MIRROR_GATHER,
-    .build = build,
+    .build = {[HK_MIRROR_GATHER] = build},
 };

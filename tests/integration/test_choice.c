@@ -289,8 +289,8 @@ static const struct {
 } machines[] = {
 #define HOSTS(n, h, each, cores, mcast)                                                                                \
   {                                                                                                                    \
-    .nranks = n, .nhosts = h, .ranks_per_host = each, .least_per_host = each, .cores_per_host = cores, .memory = true, \
-    .multicast = mcast, .slot_bytes = 1 << 16                                                                          \
+    .team = {.nranks = n, .nhosts = h, .ranks_per_host = each, .least_per_host = each, .multicast = mcast},            \
+    .cores_per_host = cores, .memory = true, .slot_bytes = 1 << 16                                                     \
   }
     {"2 ranks", HOSTS(2, 1, 2, 8, true), 0},
     {"2 ranks that read memory", HOSTS(2, 1, 2, 8, true), 1.3},
@@ -302,7 +302,8 @@ static const struct {
 };
 
 static void open_machine(struct ncclComm *c, size_t k, int rank) {
-  const hk_host_facts *h = &machines[k].hosts;
+  const hk_host_facts *f = &machines[k].hosts;
+  const hk_team *h = &f->team;
   uint64_t hosts[8];
   *c = (struct ncclComm){.settings = hk_settings_now(), .rank = rank, .nranks = h->nranks, .backend = &backend};
   c->order.meter = hk_meter_new();
@@ -310,7 +311,7 @@ static void open_machine(struct ncclComm *c, size_t k, int rank) {
   ck_assert_int_eq(hk_plans_new(c), HK_OK);
   ck_assert_int_eq(hk_selection_new(c), HK_OK);
   ck_assert_int_eq(hk_overrides_read(c->selection->overrides, hk_settings_now(), 0, 0), HK_OK);
-  *c->selection->machine = hk_machine_of_hosts(h, hk_selection_constants(c));
+  *c->selection->machine = hk_machine_of_hosts(f, hk_selection_constants(c));
   c->selection->machine->reads = machines[k].reads;
   for (int r = 0; r < h->nranks; r++) hosts[r] = (uint64_t)(r / h->ranks_per_host);
   if (h->nhosts > 1) ck_assert_int_eq(hk_selection_layout(c, hosts, NULL, 1), HK_OK);

@@ -279,10 +279,10 @@ TEST(sizes) {
   hk_user_programs *p;
   hk_decision d;
   hk_filter filter = {.batch_invariant = false};
-  const hk_host_facts facts = {.nranks = RANKS,
-                               .nhosts = 1,
-                               .ranks_per_host = RANKS,
-                               .least_per_host = RANKS,
+  const hk_host_facts facts = {.team.nranks = RANKS,
+                               .team.nhosts = 1,
+                               .team.ranks_per_host = RANKS,
+                               .team.least_per_host = RANKS,
                                .cores_per_host = 64,
                                .memory = true,
                                .slot_bytes = 131072};

@@ -164,9 +164,9 @@ static void network_allreduce(hk_builder *b, const hk_build *w) {
   int n = w->nranks, r = w->rank;
   if (alone(b, w)) return;
   hk_build_lane(b);
-  hk_operand to = hk_sum_to(b, wrap(r + 1, n), 0, 0), in = hk_in(0, 0);
+  hk_operand to = hk_link_operand(b, HK_LINK_SUM_SEND, wrap(r + 1, n), 0, 0), in = hk_in(0, 0);
   hk_build_move(b, HK_INSTR_COPY, &to, 1, &in, 1);
-  hk_operand from = hk_sum_from(b, wrap(r - 1, n), 0, 0), out = hk_out(0, 0);
+  hk_operand from = hk_link_operand(b, HK_LINK_SUM_RECV, wrap(r - 1, n), 0, 0), out = hk_out(0, 0);
   hk_build_move(b, HK_INSTR_FINAL, &out, 1, &from, 1);
 }
 
@@ -175,10 +175,10 @@ static void network_allgather(hk_builder *b, const hk_build *w) {
   int n = w->nranks, r = w->rank;
   if (alone(b, w)) return;
   hk_build_lane(b);
-  hk_operand to = hk_round_operand(b, HK_LINK_GATHER_SEND, wrap(r + 1, n), (unsigned)r), in = hk_in(0, 0);
+  hk_operand to = hk_link_operand(b, HK_LINK_GATHER_SEND, wrap(r + 1, n), (unsigned)r, 0), in = hk_in(0, 0);
   hk_build_move(b, HK_INSTR_COPY, &to, 1, &in, 1);
   for (unsigned q = 0; q < (unsigned)n; q++)
-    hk_build_copy(b, hk_out(q, 0), hk_round_operand(b, HK_LINK_GATHER_RECV, wrap(r - 1, n), q));
+    hk_build_copy(b, hk_out(q, 0), hk_link_operand(b, HK_LINK_GATHER_RECV, wrap(r - 1, n), q, 0));
 }
 
 static void network_reduce_scatter(hk_builder *b, const hk_build *w) {
@@ -186,10 +186,10 @@ static void network_reduce_scatter(hk_builder *b, const hk_build *w) {
   if (alone(b, w)) return;
   hk_build_lane(b);
   for (unsigned q = 0; q < (unsigned)n; q++) {
-    hk_operand to = hk_round_operand(b, HK_LINK_SCATTER_SEND, wrap(r + 1, n), q), in = hk_in(q, 0);
+    hk_operand to = hk_link_operand(b, HK_LINK_SCATTER_SEND, wrap(r + 1, n), q, 0), in = hk_in(q, 0);
     hk_build_move(b, HK_INSTR_COPY, &to, 1, &in, 1);
   }
-  hk_operand from = hk_round_operand(b, HK_LINK_SCATTER_RECV, wrap(r - 1, n), (unsigned)r), out = hk_out(0, 0);
+  hk_operand from = hk_link_operand(b, HK_LINK_SCATTER_RECV, wrap(r - 1, n), (unsigned)r, 0), out = hk_out(0, 0);
   hk_build_move(b, HK_INSTR_FINAL, &out, 1, &from, 1);
 }
 

@@ -97,8 +97,8 @@ TEST_LOOP(turned, prove_count()) {
     for (int c = 0; c < HK_COLL_COUNT; c++) {
       if (!hk_coll_has_root((hk_coll)c) || !hk_algorithm_supports(a, &m.team, (hk_coll)c)) continue;
       hk_program **p = prove_build(a, (hk_coll)c, n, n / 2);
-      const hk_loaded loaded = {.programs = p, .nranks = n};
-      const hk_algorithm file = {.name = a->name, .colls = a->colls, .loaded = &loaded};
+      const hk_loaded loaded = {.programs = p, .nranks = n, .coll = (hk_coll)c};
+      const hk_algorithm file = {.name = a->name, .loaded = &loaded};
       for (int root = 0; root < n; root++) {
         hk_program **turned = prove_build(&file, (hk_coll)c, n, root);
         for (int r = 0; r < n; r++) ck_assert(turned[r]->rank == r && turned[r]->root == root);

@@ -125,24 +125,28 @@ static hk_level any_level(void) {
 }
 
 static hk_machine of_hosts(int hosts, int per, int least) {
-  hk_host_facts f = {
-      .nranks = (hosts - 1) * per + least, .nhosts = hosts, .ranks_per_host = per, .least_per_host = least};
+  hk_host_facts f = {.team.nranks = (hosts - 1) * per + least,
+                     .team.nhosts = hosts,
+                     .team.ranks_per_host = per,
+                     .team.least_per_host = least};
   f.cores_per_host = 1 + (int)rnd(16);
   f.memory = rnd(2);
-  f.multicast = rnd(2) && hosts == 1;
+  f.team.multicast = rnd(2) && hosts == 1;
   f.slot_bytes = (size_t)1024 << rnd(10);
   return hk_machine_of_hosts(&f, NULL);
 }
 
 static hk_machine of_gpus(int hosts, int per, int least) {
-  hk_gpu_facts f = {
-      .nranks = (hosts - 1) * per + least, .nhosts = hosts, .ranks_per_host = per, .least_per_host = least};
+  hk_gpu_facts f = {.team.nranks = (hosts - 1) * per + least,
+                    .team.nhosts = hosts,
+                    .team.ranks_per_host = per,
+                    .team.least_per_host = least};
   f.ranks_per_gpu = 1 + (int)rnd(2);
   f.sm = 70 + 10 * (int)rnd(4);
   f.max_channels = 1 << rnd(6);
   f.wide = rnd(2);
   f.staged = rnd(2);
-  f.in_switch = rnd(2);
+  f.team.in_switch = rnd(2);
   f.slot_bytes = (size_t)1024 << rnd(10);
   f.nslots = 8;
   f.prices.inside = any_level();

@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* check: notsan */
-/* The price of a group of calls (src/run/estimate.h), on communicators that have a machine and peers only. */
+/* The price of a group of calls (src/run/estimate.c), on communicators that have a machine and peers only. */
 #include "../../src/core/backend.h"
 #include "../../src/core/call.h"
 #include "../../src/core/comm.h"
 #include "../../src/decide/machine.h"
 #include "../../src/decide/outlines.h"
-#include "../../src/run/estimate.h"
 #include "../../src/run/plans.h"
 #include "../../src/run/selection.h"
 #include "../../src/transport/peer.h"
@@ -20,10 +19,10 @@ static const hk_backend host = {.process = NULL};
 
 static void make(struct ncclComm *c) {
   const uint64_t hosts[RANKS] = {7, 7, 8, 8};
-  hk_host_facts f = {.nranks = RANKS,
-                     .nhosts = 2,
-                     .ranks_per_host = 2,
-                     .least_per_host = 2,
+  hk_host_facts f = {.team.nranks = RANKS,
+                     .team.nhosts = 2,
+                     .team.ranks_per_host = 2,
+                     .team.least_per_host = 2,
                      .cores_per_host = 2,
                      .memory = true,
                      .slot_bytes = 131072};

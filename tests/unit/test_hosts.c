@@ -151,13 +151,13 @@ static void agree(size_t i) {
 
 TEST_LOOP(counts, HK_ARRAY_LENGTH(machines)) {
   agree((size_t)_i);
-  ck_assert_int_eq(facts.nranks, c.nranks);
-  ck_assert_int_eq(facts.nhosts, machines[_i].nhosts);
-  ck_assert_int_eq(facts.ranks_per_host, machines[_i].most);
-  ck_assert_int_eq(facts.least_per_host, machines[_i].least);
+  ck_assert_int_eq(facts.team.nranks, c.nranks);
+  ck_assert_int_eq(facts.team.nhosts, machines[_i].nhosts);
+  ck_assert_int_eq(facts.team.ranks_per_host, machines[_i].most);
+  ck_assert_int_eq(facts.team.least_per_host, machines[_i].least);
   ck_assert_int_eq(facts.cores_per_host, machines[_i].cores);
   ck_assert_int_eq(facts.memory, machines[_i].memory);
-  ck_assert_int_eq(facts.multicast, machines[_i].multicasts);
+  ck_assert_int_eq(facts.team.multicast, machines[_i].multicasts);
   ck_assert_uint_eq(facts.slot_bytes, (size_t)hk_param_int(HK_P_SLOT_BYTES));
   const hk_layout *l = c.selection->layout;
   ck_assert_int_eq(l != NULL, machines[_i].nhosts > 1);

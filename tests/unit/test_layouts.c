@@ -204,7 +204,7 @@ TEST(rails_only) {
   for (unsigned k = 0; k < HK_ARRAY_LENGTH(names); k++) {
     const hk_algorithm *a = hk_algorithm_by_name(names[k]);
     for (int c = 0; c < HK_COLL_COUNT; c++) {
-      for (int r = 0; (a->colls >> c & 1u) && r < 16; r++) {
+      for (int r = 0; hk_algorithm_has(a, (hk_coll)c) && r < 16; r++) {
         hk_program *p;
         hk_build what = {.coll = (hk_coll)c, .rank = r, .nranks = 16, .layout = l};
         ck_assert_int_eq(hk_algorithm_build(a, &what, &p), HK_OK);

@@ -4,8 +4,8 @@
  * 20% slower than the best algorithm of all, on 1 to 32 hosts. */
 #include <math.h>
 #include "../../src/collectives/algorithm.h"
-#include "../../src/decide/accuracy.h"
 #include "../../src/decide/protocol.h"
+#include "../../src/sim/accuracy.h"
 #include "../../src/sim/sim.h"
 #include "../../src/topo/synth.h"
 #include "../../src/topo/topo.h"

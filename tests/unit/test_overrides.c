@@ -13,13 +13,13 @@
 #define GOLDEN "tests/golden/settings.txt"
 
 static hk_machine host(int nranks) {
-  hk_host_facts f = {.nranks = nranks,
-                     .nhosts = 1,
-                     .ranks_per_host = nranks,
-                     .least_per_host = nranks,
+  hk_host_facts f = {.team.nranks = nranks,
+                     .team.nhosts = 1,
+                     .team.ranks_per_host = nranks,
+                     .team.least_per_host = nranks,
                      .cores_per_host = 2,
                      .memory = true,
-                     .multicast = true,
+                     .team.multicast = true,
                      .slot_bytes = 131072};
   return with_outlines(hk_machine_of_hosts(&f, NULL));
 }
@@ -145,7 +145,7 @@ TEST(settings) {
   hk_overrides o, p;
   ck_assert_int_eq(read_with(&o, (setting[]){{NULL, NULL}}, 0, 0), HK_OK);
   ck_assert_int_eq(o.filter.min_channels, 0);
-  ck_assert_int_eq(o.cross_nic, 2);
+  ck_assert_int_eq(o.settings->CROSS_NIC, 2);
   ck_assert(!o.tuned && !o.paths.no_p2p);
   ck_assert_int_eq(read_with(&p,
                              (setting[]){{"NCCL_MIN_NCHANNELS", "2"},

@@ -250,6 +250,12 @@ TEST(misuse) {
   hk_build_copy(b, o, hk_in(0, 0));
   hk_build_end_repeat(b);
   expect_error(b, "make them one after another");
+  b = begin(HK_ALLREDUCE, 0, 4);
+  hk_build_from(b, hk_in(0, 0));
+  expect_error(b, "instruction was left open");
+  b = begin(HK_ALLREDUCE, 0, 4);
+  hk_build_to(b, hk_out(0, 0));
+  expect_error(b, "instruction was left open");
   ck_assert_int_eq(hk_builder_new(&b, &(hk_build){.coll = HK_ALLREDUCE, .rank = 4, .nranks = 4}), HK_ERR_ARGUMENT);
 }
 

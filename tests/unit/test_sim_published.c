@@ -3,9 +3,9 @@
 /* The simulator against published figures.  One model and one set of constants for all rows; each row names its
  * source. */
 #include <math.h>
-#include "../../src/decide/accuracy.h"
 #include "../../src/decide/gpu.h"
 #include "../../src/decide/protocol.h"
+#include "../../src/sim/accuracy.h"
 #include "../../src/sim/run.h"
 #include "../../src/sim/sim.h"
 #include "../../src/topo/synth.h"
@@ -251,7 +251,7 @@ static bool is_stated(tally *t, const hk_accuracy *a) {
       a->sizes, t->rows, t->logs / t->n, 100 * t->lowest, 100 * t->highest, t->known, a->percent, low, high);
   const bool same = t->rows == a->rows && t->known == a->known && a->low <= low + 0.05 && a->low >= low - 0.1 &&
                     a->high >= high - 0.05 && a->high <= high + 0.1;
-  if (!same) printf("    src/decide/accuracy.c says %d, %d, %g, %g\n", a->rows, a->known, a->low, a->high);
+  if (!same) printf("    src/sim/accuracy.c says %d, %d, %g, %g\n", a->rows, a->known, a->low, a->high);
   return same;
 }
 

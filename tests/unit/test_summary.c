@@ -257,13 +257,13 @@ TEST(fewer_programs) {
   static const int cases[][2] = {{2, 1}, {7, 1}, {8, 1}, {8, 2}, {12, 4}, {16, 4}, {16, 16}, {9, 2}};
   int fewer = 0;
   for (size_t k = 0; k < HK_ARRAY_LENGTH(cases); k++) {
-    const hk_host_facts facts = {.nranks = cases[k][0],
-                                 .nhosts = cases[k][1],
-                                 .ranks_per_host = (cases[k][0] + cases[k][1] - 1) / cases[k][1],
-                                 .least_per_host = cases[k][0] / cases[k][1],
+    const hk_host_facts facts = {.team.nranks = cases[k][0],
+                                 .team.nhosts = cases[k][1],
+                                 .team.ranks_per_host = (cases[k][0] + cases[k][1] - 1) / cases[k][1],
+                                 .team.least_per_host = cases[k][0] / cases[k][1],
                                  .cores_per_host = 4,
                                  .memory = true,
-                                 .multicast = cases[k][1] == 1,
+                                 .team.multicast = cases[k][1] == 1,
                                  .slot_bytes = 1 << 20,
                                  .nslots = 8};
     const hk_machine m = hk_machine_of_hosts(&facts, NULL);

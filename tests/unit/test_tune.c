@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* check: notsan */
 /* The constants that `hocket tune` makes of times. The times here are the model's prices with other constants. */
+#include "../../src/decide/constants.h"
 #include "../../src/tools/tune/tune.h"
 #include "../support/outlines.h"
 #include "../support/suite.h"
@@ -9,13 +10,13 @@ enum { CELLS = 4096, FIRST = 64, LAST = 1 << 20, STEP = 4 };
 
 /* Prices of the model with these constants as times. */
 static void make(hk_tune_table *t, int nranks, int nhosts, bool tcp, unsigned colls, const hk_constants *k) {
-  hk_host_facts f = {.nranks = nranks,
-                     .nhosts = nhosts,
-                     .ranks_per_host = nranks / nhosts,
-                     .least_per_host = nranks / nhosts,
+  hk_host_facts f = {.team.nranks = nranks,
+                     .team.nhosts = nhosts,
+                     .team.ranks_per_host = nranks / nhosts,
+                     .team.least_per_host = nranks / nhosts,
                      .cores_per_host = 2,
                      .memory = !tcp,
-                     .multicast = !tcp && nhosts == 1,
+                     .team.multicast = !tcp && nhosts == 1,
                      .slot_bytes = 131072};
   *t = (hk_tune_table){.setup = {.nranks = nranks, .tcp = tcp, .colls = colls, .to = LAST, .step = STEP},
                        .machine = hk_machine_of_hosts(&f, k)};

@@ -26,10 +26,10 @@ static hk_tuner *load(const char *version, const char *mode) {
 }
 
 static hk_machine machine(int ranks) {
-  hk_host_facts f = {.nranks = ranks,
-                     .nhosts = 1,
-                     .ranks_per_host = ranks,
-                     .least_per_host = ranks,
+  hk_host_facts f = {.team.nranks = ranks,
+                     .team.nhosts = 1,
+                     .team.ranks_per_host = ranks,
+                     .team.least_per_host = ranks,
                      .cores_per_host = ranks,
                      .memory = true,
                      .slot_bytes = 131072};
@@ -43,8 +43,8 @@ static hk_decision decide(hk_tuner *t, int ranks, const char *algorithms, hk_col
   hk_filter w = {.max_channels = 0};
   ck_assert_int_eq(hk_filter_parse(&w, algorithms, NULL), HK_OK);
   ck_assert_int_eq(hk_select(&m, &w, coll, bytes, own), HK_OK);
-  hk_decision d = *own;
-  ck_assert_int_eq(hk_tuner_ask(t, &m, &w, coll, bytes, &d), HK_OK);
+  hk_decision d;
+  ck_assert_int_eq(hk_tuner_select(t, &m, &w, coll, bytes, &d), HK_OK);
   return d;
 }
 

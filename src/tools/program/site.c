@@ -31,8 +31,8 @@ void hk_site_close(hk_site *s) {
 hk_status hk_site_run(hk_sim_result *out, const hk_site *s, hk_program *const *programs, size_t bytes,
                       const hk_sim_options *how) {
   const hk_program *p = programs[0];
-  const hk_loaded loaded = {.programs = programs, .nranks = p->nranks};
-  const hk_algorithm a = {.name = p->algorithm, .about = "", .colls = 1u << p->coll, .loaded = &loaded};
+  const hk_loaded loaded = {.programs = programs, .nranks = p->nranks, .coll = (hk_coll)p->coll};
+  const hk_algorithm a = {.name = p->algorithm, .about = "", .loaded = &loaded};
   const hk_algorithm *const list[] = {&a, NULL};
   hk_filter filter = s->inputs->filter;
   hk_sim_options own = *how;

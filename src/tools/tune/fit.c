@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "../../collectives/algorithm.h"
+#include "../../decide/constants.h"
 #include "../../decide/cost.h"
 #include "../../program/layout.h"
 #include "tune.h"

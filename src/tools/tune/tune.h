@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Shared by the parts of `hocket tune`: measuring, and fitting the model's constants to the times. */
 #pragma once
-#include "../../decide/constants.h"
 #include "../../decide/machine.h"
+
+struct hk_constants; /* decide/constants.h */
 
 enum { HK_TUNE_RANKS = 64 };
 
@@ -46,8 +47,8 @@ typedef struct hk_tune_group {
   double misfit, weights; /* their sums */
 } hk_tune_group;
 /* Iterates over the groups; false after the last. Begin with a zeroed group. */
-bool hk_tune_next(const hk_tune_table *t, const hk_constants *k, hk_tune_group *g);
+bool hk_tune_next(const hk_tune_table *t, const struct hk_constants *k, hk_tune_group *g);
 
 /* Fits the constants of one host, or those between hosts, so that the model's prices and choices are nearest to the
  * times. It begins with the built-in ones; all others are those of `others`. */
-hk_constants hk_tune_fit(const hk_tune_table *tables, int n, const hk_constants *others);
+struct hk_constants hk_tune_fit(const hk_tune_table *tables, int n, const struct hk_constants *others);
