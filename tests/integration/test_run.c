@@ -418,7 +418,7 @@ TEST(unread_over_net) {
       strstr(scratch_read("log"), "rank 1 of 2 destroys it with 4 bytes (1 messages or pieces) that rank 0 sent"));
 }
 
-/* Each is the root of its own call, so none waits for a message: over a network, too, ranks compare a plan's first call. */
+/* Each is the root of its own call, so none waits for a message. Over a network ranks compare a plan's first call. */
 static int is_its_own_root(ncclComm_t c, int rank, int n, void *arg) {
   (void)n, (void)arg;
   return RANK_IS(ncclBroadcast(in, out, 4, ncclInt8, rank, c, NULL) == ncclInvalidUsage);

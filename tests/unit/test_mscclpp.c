@@ -59,9 +59,9 @@ TEST(calls) {
        ",\n {\"name\":\"re\",\"src_buff\":[{\"type\":\"i\",\"index\":0,\"size\":1},{\"type\":\"s\",\"index\":0,"       \
        "\"size\":1},{\"type\":\"s\",\"index\":2,\"size\":1}],\"dst_buff\":[{\"type\":\"i\",\"index\":0,\"size\":1}],"  \
        "\"channel_type\":\"memory\",\"reduce_op\":\"sum\"}"
+/* k: packets; p: puts; o: by ports; b: with a barrier; s: with semaphores; r: reads; g: allgather; a: alltoall */
 static const struct {
-  char
-      kind; /* k: packets; p: puts; o: by ports; b: with a barrier; s: with semaphores; r: reads; g: allgather; a: alltoall */
+  char kind;
   const char *what;
   int n;
   const char *by, *error;
@@ -105,7 +105,7 @@ static const struct {
      "(put) writes: threads may go on before the wait is over; put a nop after the wait"},
     {'p', NOP ",\n " SIGNAL, 1, SIGNAL, "which gpu 0, threadblock 0, op 5 (put) writes: nothing orders the two"},
     {'p', ADDS, 1, NOP,
-     "(put) writes chunk 0 of the input of gpu 1, which gpu 1, threadblock 0, op 5 (put) reads: nothing orders the two"},
+     "(put) writes chunk 0 of the input of gpu 1, which gpu 1, threadblock 0, op 5 (put) reads: nothing orders the"},
     {'g', "\"buffer_id\":0,\"index\":2", 1, "\"buffer_id\":2,\"index\":0",
      "(put) writes chunk 0 of the output of gpu 2, which gpu 1, threadblock 0, op 5 (put) writes: nothing orders"},
     {'p', "{\"name\":\"rlxwait\",\"channel_type\":\"memory\",\"channel_ids\":[0,1]}", 1, NOP, ""},
