@@ -80,7 +80,7 @@ static double cost_gpu_inside_us(const hk_machine *m, const hk_outline *o, const
   const hk_traffic *t = &o->traffic;
   const hk_volume *v = &o->summary.most;
   const double port = fmax((double)v->port_out, (double)v->port_in);
-  if (hk_is_switched(m, o)) return port * m->inside.mesh_us_per_b / HK_GPU_IN_SWITCH;
+  if (hk_is_switched(m, o)) return port * m->inside.mesh_us_per_b * m->switch_wire;
   if (t->all_us <= 0) return port * (o->orders > 1 ? m->inside.ring_us_per_b : m->inside.mesh_us_per_b);
   double all;
   if (hk_depth(o) > 1) { /* in a pipeline, the rounds of different waves are under way at once */
