@@ -56,11 +56,13 @@ static double cost_gpu_again_us(const hk_machine *m, const hk_outline *o, const 
 }
 
 /* Rounds in which a rank sends to one after another: `turns`, if all channels take the same step at the same time;
- * `once`, if all steps are under way at once. Channels that share links move apart: hk_gpu_spread. */
+ * `once`, if all steps are under way at once. Lanes that share links move apart, also those of one rank that take the
+ * same step: hk_gpu_spread. */
 static double cost_gpu_spread(const hk_machine *m, const hk_traffic *t, const wave *w, double turns, double once) {
-  const double orders = t->one_us / t->all_us, sharers = m->channels / orders;
+  const double orders = t->one_us / t->all_us, lanes = fmax(1, t->step_us / m->inside.one_us_per_b);
+  const double sharers = lanes * m->channels / orders;
   if (sharers <= 1 || t->step_us <= 0) return turns;
-  const double message_us = w->message * m->wire * t->step_us * orders;
+  const double message_us = w->message * m->wire * t->step_us / lanes * orders;
   const double times = w->waves * t->round_once_us / t->step_us;
   return hk_gpu_spread(sharers, message_us, times, turns, once);
 }
