@@ -247,6 +247,13 @@ static double cost_gpu_lane_us(const hk_machine *m, double instrs, double block)
   return instrs * (cost_gpu_instr_us(m) + block / m->channels * cost_gpu_pace(m));
 }
 
+/* The time of the longest lane. Lanes write over the links inside their host. In a pipeline, the fullest of these links
+ * is idle at some of the times at which the lane writes elsewhere, and the lane waits for it at others. */
+static double cost_gpu_lanes_us(const hk_machine *m, const hk_outline *o, const wave *w) {
+  const double lane = cost_gpu_lane_us(m, (double)o->summary.most.longest, w->block);
+  return hk_depth(o) > 1 ? hypot(lane, w->block * cost_gpu_inside_us(m, o, w)) : lane;
+}
+
 double hk_price_gpu_least(const hk_machine *m, const hk_load *l, double block) {
   const double out = fmin(m->ports_us_per_b, fmin(m->between.ring_us_per_b, m->between.mesh_us_per_b));
   const double us = fmax(cost_gpu_lane_us(m, (double)l->longest, block), (double)l->far * block * out);
@@ -291,7 +298,7 @@ double hk_price_gpu(const hk_machine *m, const hk_outline *o, double block) {
   const double idle = cost_gpu_idle_us(m, o, &w, need, latency, fill);
   const double last = cost_gpu_last_us(m, o, &w, slice);
   const double links = fmax(idle, cost_gpu_ports_us(m, o, &w)) + after;
-  const double low = fmax(cost_gpu_lane_us(m, longest, block), fmax(last + latency + alone, links));
+  const double low = fmax(cost_gpu_lanes_us(m, o, &w), fmax(last + latency + alone, links));
   const double turns = cost_gpu_turns_us(m, o, &w, need);
   const double high = latency + fmax(last + alone, need + turns + fill + (double)s->most.silent * slice + after);
   double us = pow(low, 1 - HK_GPU_SHARED) * pow(fmax(low, high), HK_GPU_SHARED);
