@@ -56,11 +56,13 @@ static double cost_gpu_again_us(const hk_machine *m, const hk_outline *o, const 
 }
 
 /* Rounds in which a rank sends to one after another: `turns`, if all channels take the same step at the same time;
- * `once`, if all steps are under way at once. Channels that share links move apart: hk_gpu_spread. */
+ * `once`, if all steps are under way at once. Lanes that share links move apart, also those of one rank that take the
+ * same step: hk_gpu_spread. */
 static double cost_gpu_spread(const hk_machine *m, const hk_traffic *t, const wave *w, double turns, double once) {
-  const double orders = t->one_us / t->all_us, sharers = m->channels / orders;
+  const double orders = t->one_us / t->all_us, lanes = fmax(1, t->step_us / m->inside.one_us_per_b);
+  const double sharers = lanes * m->channels / orders;
   if (sharers <= 1 || t->step_us <= 0) return turns;
-  const double message_us = w->message * m->wire * t->step_us * orders;
+  const double message_us = w->message * m->wire * t->step_us / lanes * orders;
   const double times = w->waves * t->round_once_us / t->step_us;
   return hk_gpu_spread(sharers, message_us, times, turns, once);
 }
@@ -80,7 +82,7 @@ static double cost_gpu_inside_us(const hk_machine *m, const hk_outline *o, const
   const hk_traffic *t = &o->traffic;
   const hk_volume *v = &o->summary.most;
   const double port = fmax((double)v->port_out, (double)v->port_in);
-  if (hk_is_switched(m, o)) return port * m->inside.mesh_us_per_b / HK_GPU_IN_SWITCH;
+  if (hk_is_switched(m, o)) return port * m->inside.mesh_us_per_b * m->switch_wire;
   if (t->all_us <= 0) return port * (o->orders > 1 ? m->inside.ring_us_per_b : m->inside.mesh_us_per_b);
   double all;
   if (hk_depth(o) > 1) { /* in a pipeline, the rounds of different waves are under way at once */
@@ -245,6 +247,13 @@ static double cost_gpu_lane_us(const hk_machine *m, double instrs, double block)
   return instrs * (cost_gpu_instr_us(m) + block / m->channels * cost_gpu_pace(m));
 }
 
+/* The time of the longest lane. Lanes write over the links inside their host. In a pipeline, the fullest of these links
+ * is idle at some of the times at which the lane writes elsewhere, and the lane waits for it at others. */
+static double cost_gpu_lanes_us(const hk_machine *m, const hk_outline *o, const wave *w) {
+  const double lane = cost_gpu_lane_us(m, (double)o->summary.most.longest, w->block);
+  return hk_depth(o) > 1 ? hypot(lane, w->block * cost_gpu_inside_us(m, o, w)) : lane;
+}
+
 double hk_price_gpu_least(const hk_machine *m, const hk_load *l, double block) {
   const double out = fmin(m->ports_us_per_b, fmin(m->between.ring_us_per_b, m->between.mesh_us_per_b));
   const double us = fmax(cost_gpu_lane_us(m, (double)l->longest, block), (double)l->far * block * out);
@@ -289,7 +298,7 @@ double hk_price_gpu(const hk_machine *m, const hk_outline *o, double block) {
   const double idle = cost_gpu_idle_us(m, o, &w, need, latency, fill);
   const double last = cost_gpu_last_us(m, o, &w, slice);
   const double links = fmax(idle, cost_gpu_ports_us(m, o, &w)) + after;
-  const double low = fmax(cost_gpu_lane_us(m, longest, block), fmax(last + latency + alone, links));
+  const double low = fmax(cost_gpu_lanes_us(m, o, &w), fmax(last + latency + alone, links));
   const double turns = cost_gpu_turns_us(m, o, &w, need);
   const double high = latency + fmax(last + alone, need + turns + fill + (double)s->most.silent * slice + after);
   double us = pow(low, 1 - HK_GPU_SHARED) * pow(fmax(low, high), HK_GPU_SHARED);

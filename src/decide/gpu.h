@@ -41,9 +41,10 @@ static inline double hk_gpu_launch_us(int sm) { return sm >= 900 ? HK_GPU_AMD_LA
 /* A proxy's time for a message between hosts: the trigger, the work request, the completion. The lane does not wait for
  * it. */
 #define HK_GPU_PROXY_US 1.0
-/* In-switch reduction and multicast reach this part of a link's bandwidth: 480 GB/s busbw of 8 H100 are 480 * 9 / 14 =
- * 309 GB/s on the wire in each direction, of 370.8 (NCCL's nvlsEfficiency says 0.85). */
-#define HK_GPU_IN_SWITCH 0.83
+/* In-switch reduction and multicast reach this part of a link's bandwidth, by hk_gpu_info.sm. Hopper: 480 GB/s busbw of
+ * 8 H100 are 480 * 9 / 14 = 309 GB/s on the wire in each direction, of 370.8 (NCCL's nvlsEfficiency says 0.85).
+ * Blackwell: NCCL's nvlsEfficiency. */
+static inline double hk_gpu_in_switch(int sm) { return sm >= 100 ? 0.74 : 0.83; }
 /* A load of a sum: to the switch, to all GPUs, and back. */
 #define HK_GPU_SWITCH_LOAD_US 1.4
 /* The exponent x that combines two bounds of a time: lower^(1 - x) upper^x. The lower bound assumes no contention, the
@@ -70,8 +71,9 @@ static inline double hk_gpu_spread(double channels, double message_us, double ti
   const double further = pow(fmax(1, fmin(x, begin * HK_GPU_AHEAD)), -2 * begin * begin);
   return apart + fmax(0, together - apart) * pow(channels, -fmin(HK_GPU_SPREAD, x)) * further;
 }
-/* GB/s that one lane (a thread block) moves, by hk_gpu_info.sm: NCCL's perChMaxRingLL128Bw and perChMaxTreeBw (from 100
- * on: of its version 2.30). AMD's (from 900 on): with it 8 MI355X nearly reach the 407 GB/s that Oracle measured. */
+/* GB/s that one lane (a thread block) moves, by hk_gpu_info.sm: NCCL's perChMaxRingLL128Bw (from 100 on: of its version
+ * 2.30), of Ampere perChMaxTreeBw. AMD's (from 900 on): with it 8 MI355X nearly reach the 407 GB/s that Oracle
+ * measured. */
 static inline double hk_gpu_lane_gbps(int sm) {
-  return sm >= 900 ? 30 : sm >= 100 ? 70 : sm >= 90 ? 36.7 : sm >= 80 ? 24 : 20;
+  return sm >= 900 ? 30 : sm >= 100 ? 40 : sm >= 90 ? 36.7 : sm >= 80 ? 24 : 20;
 }

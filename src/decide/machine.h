@@ -56,6 +56,7 @@ typedef struct hk_machine {
   size_t far_lines;
   /* bytes on a link inside the host for a byte of the message; hk_machine_as and hk_machine_quantise set it, else 1 */
   double wire;
+  double switch_wire;      /* GPUs: the factor on a byte's time on a link if a switch sums or copies it */
   double channel_us;       /* one channel more */
   double channel_us_per_b; /* GPUs: one byte on one lane of one channel (one thread block) */
   /* channels among which the message is divided, in the decision that is priced; hk_machine_as sets it, else 1 */

@@ -175,6 +175,7 @@ static void machine_topo_describe_gpus(hk_machine *m, const home *h, const hk_se
   m->sync_us = m->far_sync_us = HK_GPU_SYNC_US;
   m->channel_us = HK_GPU_CHANNEL_US;
   m->channel_us_per_b = fmax(m->channel_us_per_b, 1 / hk_gpu_lane_gbps(g->sm) / 1000);
+  m->switch_wire = fmax(m->switch_wire, 1 / hk_gpu_in_switch(g->sm));
   int channels = generations[k].channels;
   if (m->team.nhosts > 1 && channels > HK_GPU_NET_CHANNELS) channels = HK_GPU_NET_CHANNELS;
   if (!m->max_channels || m->max_channels > channels) m->max_channels = channels;
@@ -249,6 +250,7 @@ hk_machine hk_machine_of_gpus(const hk_gpu_facts *f, const hk_constants *constan
                   .channel_us_per_b = 1 / hk_gpu_lane_gbps(f->sm) / 1000,
                   .ports_us_per_b = p.ports_us_per_b,
                   .wire = 1,
+                  .switch_wire = 1 / hk_gpu_in_switch(f->sm),
                   .channels = 1,
                   .max_channels = f->max_channels < generations[k].channels ? f->max_channels : generations[k].channels,
                   .protocols = 1u << HK_PROTO_SIMPLE | 1u << HK_PROTO_LL |

@@ -2,9 +2,9 @@
 #include "accuracy.h"
 
 const hk_accuracy hk_accuracies[HK_ACCURACIES] = {
-    {"below 1 MiB", 1 << 20, 40, 29, 4, 0.85, 1.95},
-    {"from 1 to 64 MiB", 64 << 20, 30, 44, 12, 0.95, 1.65},
-    {"from 64 MiB on", UINT64_MAX, 15, 79, 19, 0.85, 1.3},
+    {"below 1 MiB", 1 << 20, 40, 29, 3, 0.9, 1.85},
+    {"from 1 to 64 MiB", 64 << 20, 30, 44, 3, 0.85, 1.3},
+    {"from 64 MiB on", UINT64_MAX, 15, 79, 12, 0.85, 1.2},
 };
 
 int hk_accuracy_class(uint64_t bytes) {

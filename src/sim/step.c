@@ -8,12 +8,11 @@
 #include "model.h"
 #include "run.h"
 
-/* True if the instruction sends references on links inside the host. */
+/* CPU: true if the instruction sends references on links inside the host. */
 static bool step_refers(const hk_sim *s, const hk_lane_state *t, size_t bytes) {
   const hk_instr *i = &t->instrs[t->at.pc];
   const hk_operand *o = hk_lane_operands(t);
-  if (s->gpu) return (i->flags & (HK_INSTR_IN_SWITCH | HK_INSTR_COPY)) == HK_INSTR_IN_SWITCH;
-  if (bytes < HK_REF_MIN_BYTES || s->options->quantised || i->flags & HK_INSTR_COPY || !i->nsrc) return false;
+  if (s->gpu || bytes < HK_REF_MIN_BYTES || s->options->quantised || i->flags & HK_INSTR_COPY || !i->nsrc) return false;
   for (unsigned k = 0; k < i->ndst; k++)
     if (o[k].space == HK_OUT) return true;
   const hk_operand *source = &o[i->ndst];
@@ -45,7 +44,9 @@ static hk_status step_use_route(const work *w, const hk_side *e, double weight) 
 /* ---- GPUs ---- */
 
 static hk_status step_use_switch(const work *w, int rank, bool down) {
-  return step_use(w, hk_sim_cluster_switch_edge(&w->s->cluster, rank, down), w->s->wire / HK_GPU_IN_SWITCH);
+  const hk_sim_cluster *cluster = &w->s->cluster;
+  const double part = hk_gpu_in_switch(hk_sim_cluster_node(cluster, rank)->gpu.sm);
+  return step_use(w, hk_sim_cluster_switch_edge(cluster, rank, down), w->s->wire / part);
 }
 
 /* A store that the switch copies to all. */
@@ -80,37 +81,28 @@ static hk_status step_gpu_source(const work *w, const hk_operand *o) {
   }
   const hk_side *e = step_side_of(w, o);
   if (e->summed) return step_load_sum(w);
-  if (e->multicast || !e->times.count || hk_times_first(&e->times) >= 0) return step_use(w, memory, w->s->wire);
+  if (!w->fused || e->multicast) return step_use(w, memory, w->s->wire);
   HK_OR_RETURN(step_use(w, hk_sim_cluster_memory(cluster, e->peer), 1));
-  if (w->fused) return step_use_switch(w, e->peer, false);
-  return step_use_route(w, e, w->s->wire);
+  return step_use_switch(w, e->peer, false);
 }
 
-static hk_status step_gpu_destination(const work *w, const hk_operand *o, bool refers) {
+static hk_status step_gpu_destination(const work *w, const hk_operand *o) {
   const hk_sim_cluster *cluster = &w->s->cluster;
   if (o->space != HK_LINK) return step_use(w, hk_sim_cluster_memory(cluster, w->t->rank), 1);
   const hk_side *e = step_side_of(w, o);
   if (e->multicast) return step_multicast(w, e);
-  if (e->summed) return step_use(w, hk_sim_cluster_memory(cluster, w->t->rank), 1);
+  if (e->summed || e->switched) return step_use(w, hk_sim_cluster_memory(cluster, w->t->rank), 1);
   if (e->queue) return step_use(w, hk_sim_cluster_memory(cluster, w->t->rank), w->s->wire);
-  if (refers) return HK_OK;
   hk_status rc = step_use_route(w, e, w->s->wire);
   return rc == HK_OK ? step_use(w, hk_sim_cluster_memory(cluster, e->peer), w->s->wire) : rc;
 }
 
-/* True if the instruction only sends references to memory of this rank. */
-static bool step_hands_over(const work *w, const hk_instr *i, const hk_operand *o) {
-  for (unsigned k = 0; k < i->ndst; k++)
-    if (o[k].space != HK_LINK || step_side_of(w, &o[k])->multicast) return false;
-  return true;
-}
-
-static hk_status step_gpu_uses(work *w, const hk_instr *i, const hk_operand *o, bool refers) {
+static hk_status step_gpu_uses(work *w, const hk_instr *i, const hk_operand *o) {
   unsigned links = 0;
   for (unsigned k = i->ndst; k < (unsigned)i->ndst + i->nsrc; k++)
     links += o[k].space == HK_LINK && !step_side_of(w, &o[k])->multicast && !step_side_of(w, &o[k])->summed;
   w->fused = i->flags & HK_INSTR_IN_SWITCH && links;
-  for (unsigned k = 0; k < i->ndst; k++) HK_OR_RETURN(step_gpu_destination(w, &o[k], refers));
+  for (unsigned k = 0; k < i->ndst; k++) HK_OR_RETURN(step_gpu_destination(w, &o[k]));
   for (unsigned k = 0; k < i->nsrc; k++) HK_OR_RETURN(step_gpu_source(w, &o[i->ndst + k]));
   if (w->fused) HK_OR_RETURN(step_use_switch(w, w->t->rank, true));
   return HK_OK;
@@ -153,12 +145,8 @@ hk_status hk_step_uses(hk_sim *s, hk_lane_state *t, size_t bytes, double *limit)
   hk_flow_reset(&t->flow);
   t->refers = step_refers(s, t, bytes);
   if (!s->gpu) return step_cpu_uses(&w, i, o, t->refers, limit);
-  if (t->refers && step_hands_over(&w, i, o)) { /* the switch will read it */
-    *limit = 0;
-    return HK_OK;
-  }
   *limit = s->lane_rate;
-  hk_status rc = step_gpu_uses(&w, i, o, t->refers);
+  hk_status rc = step_gpu_uses(&w, i, o);
   if (t->flow.n == 0) *limit = 0;
   return rc;
 }
