@@ -5,6 +5,7 @@
 #include <sys/socket.h>
 #include "../../src/boot/listener.h"
 #include "../../src/boot/process.h"
+#include "../../src/boot/status.h"
 #include "../../src/boot/wire.h"
 #include "../support/boot_ranks.h"
 
@@ -121,6 +122,27 @@ TEST(unused_ids_expire) {
   ck_assert_int_le(open_fds(), fds + 4); /* one listener, one thread, one spare for all of them */
   ck_assert(settles_at(threads, alone));
   ck_assert(settles_at(open_fds, fds));
+}
+
+/* What the process answers to `hocket ps` has all ranks, though none of them counts calls. */
+static void join_and_list(rank_state *r) {
+  hk_status_process *list = NULL;
+  int n = 0, seen = 0;
+  if (join_rank(r) != HK_OK || hk_bootstrap_barrier(r->b) != HK_OK) goto out;
+  if (r->rank == 0 && hk_status_list(&list, &n, 2000000000, NULL) != HK_OK) r->status = HK_ERR_INTERNAL;
+  for (int i = 0; i < n; i++)
+    for (int k = 0; k < list[i].nmembers && list[i].pid == (int)getpid(); k++)
+      seen += list[i].members[k].contacts && list[i].members[k].nranks == r->nranks && !list[i].members[k].ncounters;
+  if (r->rank == 0 && seen != r->nranks) r->status = HK_ERR_INTERNAL;
+  hk_status_list_free(list, n);
+  if (hk_bootstrap_barrier(r->b) != HK_OK) r->status = HK_ERR_INTERNAL;
+out:
+  leave_rank(r);
+}
+
+TEST(status_without_counters) {
+  ncclUniqueId id = new_id();
+  expect_all(run_threads(3, &id, 1, join_and_list, NULL), HK_OK);
 }
 
 static void join_only(rank_state *r) { join_rank(r); }

@@ -271,6 +271,41 @@ TEST(goes_on_without_a_folder) {
   ck_assert_int_eq(status, 0);
 }
 
+/* A call after the failure writes the file before it returns: its thread may end the process then. */
+static int calls_again(ncclComm_t c, int rank, int n, void *arg) {
+  char path[256];
+  float x = 1;
+  (void)arg;
+  own_path(path, sizeof path, hk_bootstrap_comm_id(c->bootstrap), rank, n);
+  hk_comm_fail(c, HK_ERR_SYSTEM, "the test says so");
+  int bad = RANK_IS(ncclAllReduce(&x, &x, 1, ncclFloat32, ncclSum, c, NULL) == ncclSystemError);
+  bad += RANK_IS(access(path, R_OK) == 0);
+  return bad;
+}
+TEST(writes_in_the_next_call) {
+  setenv("HOCKET_FLIGHT_DIR", scratch_folder, 1);
+  ck_assert_int_eq(ranks_as_threads(1, calls_again, NULL), 0);
+}
+
+/* A child that was never connected has nothing to tell. */
+static int split_fails(ncclComm_t c, int rank, int n, void *arg) {
+  ncclComm_t child = NULL;
+  float x = 1;
+  (void)n, (void)arg;
+  const ncclResult_t rc = ncclCommSplit(c, rank ? -7 : 0, 0, &child, NULL);
+  return RANK_IS(rc == (rank ? ncclInvalidArgument : ncclRemoteError) && !child) +
+         RANK_CHECK(ncclAllReduce(&x, &x, 1, ncclFloat32, ncclSum, c, NULL)); /* both are there until here */
+}
+TEST(writes_nothing_for_a_child_that_was_refused) {
+  int files = 0;
+  setenv("HOCKET_FLIGHT_DIR", scratch_folder, 1);
+  ck_assert_int_eq(ranks_as_threads(2, split_fails, NULL), 0);
+  DIR *d = opendir(scratch_folder);
+  for (const struct dirent *e; (e = readdir(d));) files += !strncmp(e->d_name, "hocket-flight-", 14);
+  closedir(d);
+  ck_assert_int_eq(files, 0);
+}
+
 /* An abort that ends nothing writes nothing. */
 static int aborts(ncclComm_t c, int rank, int n, void *arg) {
   char path[256];

@@ -6,6 +6,8 @@
 #include <stdatomic.h>
 #include <time.h>
 #include "../../src/base/param.h"
+#include "../../src/gpu/gpu.h"
+#include "../../src/gpu/memory.h"
 #include "../support/gpu.h"
 #include "../support/leftovers.h"
 #include "../support/suite.h"
@@ -110,6 +112,24 @@ TEST_LOOP(falls_back, 4) {
   gpu_call_all(g);
   ck_assert_int_eq(plugin->dmabufs, TRIALS + _i);
   ck_assert_int_eq(plugin->from_gpu + plugin->to_gpu > 0, _i > 0);
+}
+
+/* Memory that the plugin has registered stays where it is while the communicator is suspended. */
+TEST(is_suspended) {
+  size_t chunks = 0;
+  gpu_ranks *g = begin("eleven", "none", false);
+  gpu_init_all(g);
+  gpu_call c = {.coll = HK_ALLREDUCE, .count = 30000, .type = ncclFloat32, .op = ncclSum};
+  gpu_try(g, &c);
+  gpu_suspend_all(g, true);
+  for (int r = 0; r < 2; r++)
+    for (const hk_gpu_chunk *k = hk_gpu_of(g->comm[r])->memory->pinned[HK_GPU_PINNED_PAYLOADS]; k; k = k->next) {
+      ck_assert(!k->memory.parked);
+      chunks++;
+    }
+  ck_assert_uint_gt(chunks, 0);
+  gpu_suspend_all(g, false);
+  gpu_try(g, &c);
 }
 
 /* The ranks' proxies are in calls of the plugin that do not return: the watchdog names the call, and an abort leaves

@@ -456,6 +456,21 @@ TEST(destroy_of_init) {
   }
 }
 
+/* The parent ends before it is the turn of a child's init: the child has failed for that reason. */
+TEST(abort_before_the_turn) {
+  ncclComm_t c[N], child[2];
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  float b[4] = {0};
+  config.blocking = 0;
+  OK(ncclCommInitAll(c, N, NULL));
+  for (int i = 0; i < 2; i++) ck_assert_int_eq(ncclCommSplit(c[0], 0, 0, &child[i], &config), ncclInProgress);
+  for (int r = 0; r < N; r++) OK(ncclCommAbort(c[r]));
+  const ncclResult_t why = async_error(child[1]);
+  ck_assert(why == ncclRemoteError || why == ncclInvalidUsage); /* its init waited for its turn, or came later */
+  FAILS(ncclAllReduce(b, b, 4, ncclFloat32, ncclSum, child[1], NULL), why, "failed before");
+  for (int i = 0; i < 2; i++) OK(ncclCommAbort(child[i]));
+}
+
 /* One rank aborts its init: the others do not wait for it without end. */
 TEST(abort_of_one_init) {
   ncclComm_t c[3];

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What `hocket ps` collects: all ranks of a communicator, and the one that keeps the others waiting. */
 #include <signal.h>
+#include <stdatomic.h>
 #include <sys/wait.h>
 #include "../../src/base/wait.h"
 #include "../../src/boot/bootstrap.h"
@@ -11,15 +12,15 @@
 
 enum { RANKS = 4, LATE_MS = 300, TRIES = 100 };
 
-static bool guilty(const hk_ps_comm *m, int rank) {
+static bool guilty(const hk_ps_comm *m, int first, int n) {
   for (int r = 0; r < m->nranks; r++)
-    if (m->ranks[r].guilty != (r == rank)) return false;
+    if (m->ranks[r].guilty != (r >= first && r < first + n)) return false;
   return true;
 }
 
-/* Collects until the verdict on the communicator of `c` is that this rank alone is guilty; NULL: it never is. On a busy
- * machine another rank may not answer in time, and a signal takes a moment to stop a process. */
-static const hk_ps_comm *verdict(ncclComm_t c, int rank, hk_ps *p) {
+/* Collects until the verdict on the communicator of `c` is that these ranks alone are guilty; NULL: it never is. On a
+ * busy machine another rank may not answer in time, and a signal takes a moment to stop a process. */
+static const hk_ps_comm *verdict(ncclComm_t c, int first, int n, hk_ps *p) {
   const uint64_t id = hk_bootstrap_comm_id(c->bootstrap);
   const hk_wait_env env = {.spins = 0};
   hk_waiter w;
@@ -27,7 +28,7 @@ static const hk_ps_comm *verdict(ncclComm_t c, int rank, hk_ps *p) {
   for (int k = 0; k < TRIES; k++) {
     if (hk_ps_collect(p, LATE_MS, NULL) != HK_OK) return NULL;
     for (int i = 0; i < p->ncomms; i++)
-      if (p->comms[i].id == id && p->comms[i].verdict[0] && guilty(&p->comms[i], rank)) return &p->comms[i];
+      if (p->comms[i].id == id && p->comms[i].verdict[0] && guilty(&p->comms[i], first, n)) return &p->comms[i];
     hk_ps_free(p);
     (void)hk_wait_nap(&w, -1, 50000000);
   }
@@ -43,7 +44,7 @@ static int late(ncclComm_t c, int rank, int nranks, void *arg) {
   bad += RANK_CHECK(ncclAllReduce(&x, &x, 1, ncclFloat32, ncclSum, c, NULL));
   if (rank == nranks - 1) {
     hk_ps p;
-    const hk_ps_comm *m = verdict(c, nranks - 1, &p);
+    const hk_ps_comm *m = verdict(c, nranks - 1, 1, &p);
     bad += RANK_IS(m != NULL);
     if (m) {
       bad += RANK_IS(strstr(m->verdict, "rank 3 runs outside of this communicator's calls") != NULL);
@@ -51,6 +52,27 @@ static int late(ncclComm_t c, int rank, int nranks, void *arg) {
       bad += RANK_IS(m->ranks[0].activity.waits_for >= 0 && m->ranks[0].activity.sequence == 2);
     }
     hk_ps_free(&p);
+  }
+  bad += RANK_CHECK(ncclAllReduce(&x, &x, 1, ncclFloat32, ncclSum, c, NULL));
+  return bad;
+}
+
+/* The last two ranks keep the others waiting, until the last one has looked. */
+static int two_late(ncclComm_t c, int rank, int nranks, void *arg) {
+  static _Atomic(bool) looked;
+  const hk_wait_env env = {.spins = 0};
+  float x = 1;
+  int bad = 0;
+  hk_waiter w;
+  (void)arg;
+  hk_wait_begin(&w, &env);
+  while (rank == nranks - 2 && !atomic_load(&looked)) (void)hk_wait_nap(&w, -1, 1000000);
+  if (rank == nranks - 1) {
+    hk_ps p;
+    const hk_ps_comm *m = verdict(c, nranks - 2, 2, &p);
+    bad += RANK_IS(m && strstr(m->verdict, "ranks 2 and 3 are late; rank 2 runs outside of") == m->verdict);
+    hk_ps_free(&p);
+    atomic_store(&looked, true);
   }
   bad += RANK_CHECK(ncclAllReduce(&x, &x, 1, ncclFloat32, ncclSum, c, NULL));
   return bad;
@@ -65,7 +87,7 @@ static int stopped(ncclComm_t c, int rank, int nranks, void *arg) {
   if (rank == nranks - 1) {
     hk_ps p;
     bad += RANK_IS(!kill(pids[2], SIGSTOP));
-    const hk_ps_comm *m = verdict(c, 2, &p);
+    const hk_ps_comm *m = verdict(c, 2, 1, &p);
     bad += RANK_IS(m != NULL);
     if (m) {
       bad += RANK_IS(m->ranks[2].presence == HK_PRESENCE_STOPPED && m->ranks[2].pid == pids[2]);
@@ -79,6 +101,7 @@ static int stopped(ncclComm_t c, int rank, int nranks, void *arg) {
 
 TEST(names_the_late_rank) { ck_assert_int_eq(ranks_as_processes(RANKS, late, NULL), 0); }
 TEST(names_it_among_threads) { ck_assert_int_eq(ranks_as_threads(RANKS, late, NULL), 0); }
+TEST(names_two_late_ranks) { ck_assert_int_eq(ranks_as_threads(RANKS, two_late, NULL), 0); }
 TEST(names_the_stopped_rank) { ck_assert_int_eq(ranks_as_processes(RANKS, stopped, NULL), 0); }
 
 /* Rank 2 comes a millisecond late each time: it is named with that. The last rank looks between two rounds, each longer

@@ -6,6 +6,7 @@ import json
 import os
 import pty
 import random
+import select
 import shutil
 import signal
 import socket
@@ -187,6 +188,14 @@ for garbage in (b"\0" * 4096, os.urandom(100000), b"x" * 5000 + b"\n", b"\n" * 1
     except OSError:
         pass
 check(b"ERROR" in say(b"y" * 300), "a line that is too long")
+with connect() as s:  # a client that reads nothing until all buffers are full loses no answer
+    lines = 0
+    while lines < 100000 and select.select([], [s], [], 0.2)[1]:
+        lines += s.send(b"\n" * 1000, socket.MSG_DONTWAIT)
+    time.sleep(0.5)
+    s.shutdown(socket.SHUT_WR)
+    errors = read_all(s).count(b"ERROR: ")
+    check(errors == lines, f"{errors} answers to {lines} lines")
 deaf = [connect() for _ in range(4)]
 for s in deaf:
     s.sendall(b"SET FORMAT json\nVERBOSE STATUS\n")

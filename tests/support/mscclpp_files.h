@@ -213,37 +213,40 @@ static inline char *mscclpp_reads(int n, int parts, int in_switch) {
   return mscclpp_end(&w);
 }
 
-/* An allgather in place, or an alltoall out of place, by puts into the outputs. get: by gets (1), or by puts of
- * thread block 0 and gets of thread block 1 (2). */
+/* An allgather in place, or an alltoall out of place, by puts into the outputs. gets: by gets (1), by puts of
+ * thread block 0 and gets of thread block 1 (2), or by puts of all thread blocks together (3). */
 static inline char *mscclpp_direct(int n, int parts, int alltoall, int gets) {
   mscclpp_writer w;
+  const int grouped = gets == 3, each = grouped ? 1 : parts; /* chunks for each rank */
+  char group[64] = "";
   mscclpp_begin(&w, alltoall ? "alltoall" : "allgather", "Simple", !alltoall, n, parts);
   for (int r = 0; r < n; r++) {
-    mscclpp_gpu(&w, r, alltoall ? n * parts : parts, n * parts, 0, gets && alltoall ? "i" : "o");
+    mscclpp_gpu(&w, r, alltoall ? n * each : each, n * each, 0, gets == 1 && alltoall ? "i" : "o");
     for (int p = 0; p < parts; p++) {
-      const int get = gets == 2 ? p : gets;
+      const int get = grouped ? 0 : gets == 2 ? p : gets, part = grouped ? 0 : p;
+      if (grouped) snprintf(group, sizeof group, ",\"tbg_info\":{\"tb_id\":%d,\"tbg_size\":%d}", p, parts);
       mscclpp_block(&w, p);
       mscclpp_meet(&w, "rlxsignal", "rlxwait");
       if (alltoall) {
         mscclpp_op(&w, "copy");
-        mscclpp_from(&w, 1), mscclpp_local(&w, "i", r * parts + p);
-        mscclpp_to(&w, 1), mscclpp_local(&w, "o", r * parts + p);
-        mscclpp_done(&w, "");
+        mscclpp_from(&w, 1), mscclpp_local(&w, "i", r * each + part);
+        mscclpp_to(&w, 1), mscclpp_local(&w, "o", r * each + part);
+        mscclpp_done(&w, group);
       }
       for (int q = 0; q < n; q++) {
         if (q == r) continue;
         mscclpp_op(&w, get ? "get" : "put");
         mscclpp_from(&w, 1);
         if (get)
-          mscclpp_remote(&w, q, 0, (alltoall ? r : q) * parts + p);
+          mscclpp_remote(&w, q, 0, (alltoall ? r : q) * each + part);
         else
-          mscclpp_local(&w, alltoall ? "i" : "o", (alltoall ? q : r) * parts + p);
+          mscclpp_local(&w, alltoall ? "i" : "o", (alltoall ? q : r) * each + part);
         mscclpp_to(&w, 1);
         if (get)
-          mscclpp_local(&w, "o", q * parts + p);
+          mscclpp_local(&w, "o", q * each + part);
         else
-          mscclpp_remote(&w, q, 0, r * parts + p);
-        mscclpp_done(&w, "");
+          mscclpp_remote(&w, q, 0, r * each + part);
+        mscclpp_done(&w, group);
       }
       mscclpp_meet(&w, "signal", "wait");
       mscclpp_end_block(&w);

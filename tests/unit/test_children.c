@@ -320,6 +320,28 @@ TEST(attempts) {
   hk_children_free(&parent);
 }
 
+/* A later attempt with the same list is one in which this rank comes late. */
+TEST(later_attempts) {
+  static const struct {
+    const char *lists; /* a digit for the rank, a letter for its list, a digit for the attempt */
+    bool later;
+  } ahead[] = {{"0a2", false},        {"1b9", false},    {"0a3", true},
+               {"1b9 0a3 2b9", true}, {"0a3 1a1", true}, {"1a1 0a3", true}};
+  for (size_t i = 0; i < HK_ARRAY_LENGTH(ahead); i++) {
+    shrinks();
+    watch.attempt = 2;
+    watch.behind_ns = 1; /* long ago */
+    for (const char *at = ahead[i].lists; at; at = strchr(at, ' ') ? strchr(at, ' ') + 1 : NULL) {
+      hk_event e = {.rank = at[0] - '0'};
+      memset(e.text, at[1], 16), snprintf(e.text + 16, sizeof e.text - 16, ":0000000%c list %c", at[2], at[1]);
+      hk_children_heard(&parent, &e);
+    }
+    const hk_status rc = hk_children_check_attempt(&watch);
+    ck_assert_msg(rc == (ahead[i].later ? HK_ERR_REMOTE : HK_OK), "%s", ahead[i].lists);
+    hk_children_free(&parent);
+  }
+}
+
 /* Lists in words, with a hash of all ranks in them, in any order. */
 TEST(words_of_lists) {
   int many[600], few[4] = {7, 600, 0, 3} /* 600 is no rank */, same[3] = {3, 7, 0};

@@ -13,6 +13,7 @@
 #include "../../src/kernels/gpu_image.h"
 #include "../../src/program/builder.h"
 #include "../fakes/gpus.h"
+#include "../support/process.h"
 #include "../support/suite.h"
 
 /* The path of a file next to this test's folder. */
@@ -52,6 +53,18 @@ TEST(gpu_memory_is_refused) {
     ck_assert_int_eq(ncclGroupEnd(), ncclInvalidUsage);
   }
   ncclCommDestroy(c);
+}
+
+/* A file of kernels that cannot be read. One in sysfs is said to have a page, and has less. */
+TEST(unread_image) {
+  static const char *const names[] = {"/no/such/file", "/dev/null", "/sys/devices/system/cpu/online"};
+  const void *image;
+  size_t bytes;
+  for (size_t i = 0; i < HK_ARRAY_LENGTH(names); i++) {
+    set_param("HOCKET_CUDA_IMAGE", names[i]);
+    ck_assert_int_eq(hk_gpu_image(&image, &bytes), HK_ERR_SYSTEM);
+    ck_assert_ptr_nonnull(strstr(hk_last_error(), names[i]));
+  }
 }
 
 /* ---- CUDA, on the CPU ---- */

@@ -32,6 +32,8 @@ TEST_RANGE(plans, 2, 9) {
       proved(mscclpp_direct(n, parts, 0, get), n, 1, get ? "allgather by gets" : "allgather by puts");
       proved(mscclpp_direct(n, parts, 1, get), n, 1, get ? "alltoall by gets" : "alltoall by puts");
     }
+    for (int alltoall = 0; alltoall < 2; alltoall++)
+      proved(mscclpp_direct(n, parts, alltoall, 3), n, 1, "puts of several thread blocks");
     for (int in_switch = 0; in_switch < 2; in_switch++)
       proved(mscclpp_reads(n, parts, in_switch), n, 1, in_switch ? "switch" : "reads");
   }

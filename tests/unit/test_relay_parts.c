@@ -294,7 +294,13 @@ static uint64_t lend(size_t bytes, int *fd) {
   return region;
 }
 
-/* What is no request for a link is refused, with the reason; other connections go on. */
+static _Atomic(int) announced;
+static void announce(void *arg, hk_status rc, const char *text) {
+  (void)arg, (void)rc, (void)text;
+  atomic_fetch_add(&announced, 1);
+}
+
+/* What is no request for a link is refused, with the reason; other connections go on. It is no failure of the relay. */
 TEST(refuses_requests) {
   enum { NO_RANK, NO_KIND, NO_REGION, WRONG_BYTES, NO_PLACE };
   static const struct {
@@ -309,6 +315,7 @@ TEST(refuses_requests) {
   make("....");
   w->peers[1].process = w->peers[0].process;
   ck_assert(hk_transport_relay.reachable(relay, 3, why, sizeof why) && on_connection);
+  env.announce = announce;
   no_thread = true;
   const int fds = open_fds(), none = connect_near();
   no_thread = false;
@@ -331,6 +338,7 @@ TEST(refuses_requests) {
     no_epoll = false;
     if (memory >= 0) hk_host_take_back(q.region);
   }
+  ck_assert_int_eq(atomic_load(&announced), 0);
   shutdown(half, SHUT_WR); /* it ends before its request has ended */
   ck_assert_str_eq(news_of(half), "");
   char byte;
