@@ -171,6 +171,15 @@ static double cost_gpu_fill_us(const hk_machine *m, const hk_outline *o, const w
   return fmax(near * w->message * w->pace, fmax(first, last) / pieces);
 }
 
+/* The busiest link's time and that in which a pipeline fills, `fill`. If one link inside the host is the fullest in all
+ * rounds, it has other pieces to move while the first one is elsewhere. Then only ports wait for the pipeline. */
+static double cost_gpu_filled_us(const hk_machine *m, const hk_outline *o, const wave *w, double need, double fill) {
+  const hk_traffic *t = &o->traffic;
+  if (hk_is_switched(m, o) || t->all_us <= 0 || t->once_us > t->all_us * (1 + ROUNDING)) return need + fill;
+  const double far = o->summary.leaving ? w->block * cost_gpu_between_us(m, o) : 0;
+  return fmax(need, far + cost_gpu_fill_us(m, o, w, far));
+}
+
 /* The time of the busiest link with the times at which it is idle. A pipeline fills first: before the link's first
  * message are no more instructions than before the first one between hosts, and what a port carries before its last
  * round is under way during the chain up to there. A lane that waits for its own messages does so while the link is
@@ -183,7 +192,8 @@ static double cost_gpu_idle_us(const hk_machine *m, const hk_outline *o, const w
     const double early = s->leaving ? w->block * cost_gpu_between_us(m, o) * t->far_early : 0;
     hk_chain way = s->first;
     if (way.instrs > way.rounds + t->head.instrs) way.instrs = way.rounds + t->head.instrs;
-    return cost_gpu_chain_us(m, o, w, way) + need + fill - fmin(early, cost_gpu_chain_us(m, o, w, t->early));
+    return cost_gpu_chain_us(m, o, w, way) + cost_gpu_filled_us(m, o, w, need, fill) -
+           fmin(early, cost_gpu_chain_us(m, o, w, t->early));
   }
   const double way = cost_gpu_chain_us(m, o, w, (hk_chain){.rounds = 1});
   if (!s->again.rounds) return need + way;
