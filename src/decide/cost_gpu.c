@@ -257,11 +257,12 @@ static double cost_gpu_lane_us(const hk_machine *m, double instrs, double block)
   return instrs * (cost_gpu_instr_us(m) + block / m->channels * cost_gpu_pace(m));
 }
 
-/* The time of the longest lane. Lanes write over the links inside their host. In a pipeline, the fullest of these links
- * is idle at some of the times at which the lane writes elsewhere, and the lane waits for it at others. */
-static double cost_gpu_lanes_us(const hk_machine *m, const hk_outline *o, const wave *w) {
-  const double lane = cost_gpu_lane_us(m, (double)o->summary.most.longest, w->block);
-  return hk_depth(o) > 1 ? hypot(lane, w->block * cost_gpu_inside_us(m, o, w)) : lane;
+/* The time of a lane that takes `us` if it never waits. Lanes write over the links inside their host. The fullest of
+ * these is idle at some of the times at which the lane does something else, and the lane waits for it at others: the
+ * more, the longer the link is full. `need`: the busiest link's time, in which the lane's waits are. */
+static double cost_gpu_waits_us(const hk_machine *m, const hk_outline *o, const wave *w, double us, double need) {
+  const double inside = w->block * cost_gpu_inside_us(m, o, w);
+  return need > 0 ? hypot(us, inside * inside / need) : us;
 }
 
 double hk_price_gpu_least(const hk_machine *m, const hk_load *l, double block) {
@@ -308,7 +309,10 @@ double hk_price_gpu(const hk_machine *m, const hk_outline *o, double block) {
   const double idle = cost_gpu_idle_us(m, o, &w, need, latency, fill);
   const double last = cost_gpu_last_us(m, o, &w, slice);
   const double links = fmax(idle, cost_gpu_ports_us(m, o, &w)) + after;
-  const double low = fmax(cost_gpu_lanes_us(m, o, &w), fmax(last + latency + alone, links));
+  double lane = cost_gpu_lane_us(m, longest, block), path = last + latency + alone;
+  if (hk_depth(o) > 1) lane = cost_gpu_waits_us(m, o, &w, lane, need);
+  if (s->again.rounds && hk_is_switched(m, o)) path = cost_gpu_waits_us(m, o, &w, path, need);
+  const double low = fmax(fmax(lane, path), links);
   const double turns = cost_gpu_turns_us(m, o, &w, need);
   const double high = latency + fmax(last + alone, need + turns + fill + (double)s->most.silent * slice + after);
   double us = pow(low, 1 - HK_GPU_SHARED) * pow(fmax(low, high), HK_GPU_SHARED);
