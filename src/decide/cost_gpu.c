@@ -24,6 +24,10 @@
 #define APART 0.9
 #define APART_WAVES 4
 
+/* Growth of the exponent of hk_gpu_spread with a mesh's times, if a fence takes as long as a message. Fitted to
+ * simulated times of MI300X, DGX-1 and a mesh of 4 V100, 16 MiB to 1 GiB. */
+#define DRIFT 0.3
+
 /* What a price is made of, for one number of channels and one protocol. */
 typedef struct wave {
   double block; /* bytes of a block on all channels */
@@ -57,14 +61,20 @@ static double cost_gpu_again_us(const hk_machine *m, const hk_outline *o, const 
 
 /* Rounds in which a rank sends to one after another: `turns`, if all channels take the same step at the same time;
  * `once`, if all steps are under way at once. Lanes that share links move apart, also those of one rank that take the
- * same step: hk_gpu_spread. */
-static double cost_gpu_spread(const hk_machine *m, const hk_traffic *t, const wave *w, double turns, double once) {
+ * same step: hk_gpu_spread. While a lane waits for its fence, others overtake it, so over many times they move further
+ * apart. In a pipeline nothing does that: its lanes wait for each other's pieces. */
+static double cost_gpu_spread(const hk_machine *m, const hk_outline *o, const wave *w, double turns, double once) {
+  const hk_traffic *t = &o->traffic;
   const double orders = t->one_us / t->all_us, lanes = fmax(1, t->step_us / m->inside.one_us_per_b);
   const double sharers = lanes * m->channels / orders;
   if (sharers <= 1 || t->step_us <= 0) return turns;
   const double message_us = w->message * m->wire * t->step_us / lanes * orders;
   const double times = w->waves * t->round_once_us / t->step_us;
-  return hk_gpu_spread(sharers, message_us, times, turns, once);
+  const double us = hk_gpu_spread(sharers, message_us, times, turns, once);
+  const double x = HK_GPU_STAGGER_US / message_us * times;
+  if (x <= 1 || hk_depth(o) > 1) return us;
+  const double further = HK_GPU_SPREAD * (pow(x, DRIFT * fmin(1, m->sync_us / message_us)) - 1);
+  return once + (us - once) * pow(sharers, -further);
 }
 
 /* The factor (at most 1) on the time of a byte if channels run out of phase. One or two channels run in the same round.
@@ -86,9 +96,9 @@ static double cost_gpu_inside_us(const hk_machine *m, const hk_outline *o, const
   if (t->all_us <= 0) return port * (o->orders > 1 ? m->inside.ring_us_per_b : m->inside.mesh_us_per_b);
   double all;
   if (hk_depth(o) > 1) { /* in a pipeline, the rounds of different waves are under way at once */
-    all = cost_gpu_spread(m, t, w, t->round_us + t->all_us - t->round_once_us, t->all_us);
+    all = cost_gpu_spread(m, o, w, t->round_us + t->all_us - t->round_once_us, t->all_us);
   } else {
-    all = cost_gpu_spread(m, t, w, t->turns_us, t->once_us);
+    all = cost_gpu_spread(m, o, w, t->turns_us, t->once_us);
     if (t->once_us > t->all_us) all *= cost_gpu_apart(m, t->once_us / t->all_us, w->waves);
   }
   all = fmax(all, t->all_us);
