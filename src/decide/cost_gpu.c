@@ -24,6 +24,10 @@
 #define APART 0.9
 #define APART_WAVES 4
 
+/* Growth of the exponent of hk_gpu_spread with a mesh's times, if a fence takes as long as a message. Fitted to
+ * simulated times of MI300X, DGX-1 and a mesh of 4 V100, 16 MiB to 1 GiB. */
+#define DRIFT 0.3
+
 /* What a price is made of, for one number of channels and one protocol. */
 typedef struct wave {
   double block; /* bytes of a block on all channels */
@@ -57,14 +61,20 @@ static double cost_gpu_again_us(const hk_machine *m, const hk_outline *o, const 
 
 /* Rounds in which a rank sends to one after another: `turns`, if all channels take the same step at the same time;
  * `once`, if all steps are under way at once. Lanes that share links move apart, also those of one rank that take the
- * same step: hk_gpu_spread. */
-static double cost_gpu_spread(const hk_machine *m, const hk_traffic *t, const wave *w, double turns, double once) {
+ * same step: hk_gpu_spread. While a lane waits for its fence, others overtake it, so over many times they move further
+ * apart. In a pipeline nothing does that: its lanes wait for each other's pieces. */
+static double cost_gpu_spread(const hk_machine *m, const hk_outline *o, const wave *w, double turns, double once) {
+  const hk_traffic *t = &o->traffic;
   const double orders = t->one_us / t->all_us, lanes = fmax(1, t->step_us / m->inside.one_us_per_b);
   const double sharers = lanes * m->channels / orders;
   if (sharers <= 1 || t->step_us <= 0) return turns;
   const double message_us = w->message * m->wire * t->step_us / lanes * orders;
   const double times = w->waves * t->round_once_us / t->step_us;
-  return hk_gpu_spread(sharers, message_us, times, turns, once);
+  const double us = hk_gpu_spread(sharers, message_us, times, turns, once);
+  const double x = HK_GPU_STAGGER_US / message_us * times;
+  if (x <= 1 || hk_depth(o) > 1) return us;
+  const double further = HK_GPU_SPREAD * (pow(x, DRIFT * fmin(1, m->sync_us / message_us)) - 1);
+  return once + (us - once) * pow(sharers, -further);
 }
 
 /* The factor (at most 1) on the time of a byte if channels run out of phase. One or two channels run in the same round.
@@ -86,9 +96,9 @@ static double cost_gpu_inside_us(const hk_machine *m, const hk_outline *o, const
   if (t->all_us <= 0) return port * (o->orders > 1 ? m->inside.ring_us_per_b : m->inside.mesh_us_per_b);
   double all;
   if (hk_depth(o) > 1) { /* in a pipeline, the rounds of different waves are under way at once */
-    all = cost_gpu_spread(m, t, w, t->round_us + t->all_us - t->round_once_us, t->all_us);
+    all = cost_gpu_spread(m, o, w, t->round_us + t->all_us - t->round_once_us, t->all_us);
   } else {
-    all = cost_gpu_spread(m, t, w, t->turns_us, t->once_us);
+    all = cost_gpu_spread(m, o, w, t->turns_us, t->once_us);
     if (t->once_us > t->all_us) all *= cost_gpu_apart(m, t->once_us / t->all_us, w->waves);
   }
   all = fmax(all, t->all_us);
@@ -171,6 +181,15 @@ static double cost_gpu_fill_us(const hk_machine *m, const hk_outline *o, const w
   return fmax(near * w->message * w->pace, fmax(first, last) / pieces);
 }
 
+/* The busiest link's time and that in which a pipeline fills, `fill`. If one link inside the host is the fullest in all
+ * rounds, it has other pieces to move while the first one is elsewhere. Then only ports wait for the pipeline. */
+static double cost_gpu_filled_us(const hk_machine *m, const hk_outline *o, const wave *w, double need, double fill) {
+  const hk_traffic *t = &o->traffic;
+  if (hk_is_switched(m, o) || t->all_us <= 0 || t->once_us > t->all_us * (1 + ROUNDING)) return need + fill;
+  const double far = o->summary.leaving ? w->block * cost_gpu_between_us(m, o) : 0;
+  return fmax(need, far + cost_gpu_fill_us(m, o, w, far));
+}
+
 /* The time of the busiest link with the times at which it is idle. A pipeline fills first: before the link's first
  * message are no more instructions than before the first one between hosts, and what a port carries before its last
  * round is under way during the chain up to there. A lane that waits for its own messages does so while the link is
@@ -183,7 +202,8 @@ static double cost_gpu_idle_us(const hk_machine *m, const hk_outline *o, const w
     const double early = s->leaving ? w->block * cost_gpu_between_us(m, o) * t->far_early : 0;
     hk_chain way = s->first;
     if (way.instrs > way.rounds + t->head.instrs) way.instrs = way.rounds + t->head.instrs;
-    return cost_gpu_chain_us(m, o, w, way) + need + fill - fmin(early, cost_gpu_chain_us(m, o, w, t->early));
+    return cost_gpu_chain_us(m, o, w, way) + cost_gpu_filled_us(m, o, w, need, fill) -
+           fmin(early, cost_gpu_chain_us(m, o, w, t->early));
   }
   const double way = cost_gpu_chain_us(m, o, w, (hk_chain){.rounds = 1});
   if (!s->again.rounds) return need + way;
@@ -247,11 +267,12 @@ static double cost_gpu_lane_us(const hk_machine *m, double instrs, double block)
   return instrs * (cost_gpu_instr_us(m) + block / m->channels * cost_gpu_pace(m));
 }
 
-/* The time of the longest lane. Lanes write over the links inside their host. In a pipeline, the fullest of these links
- * is idle at some of the times at which the lane writes elsewhere, and the lane waits for it at others. */
-static double cost_gpu_lanes_us(const hk_machine *m, const hk_outline *o, const wave *w) {
-  const double lane = cost_gpu_lane_us(m, (double)o->summary.most.longest, w->block);
-  return hk_depth(o) > 1 ? hypot(lane, w->block * cost_gpu_inside_us(m, o, w)) : lane;
+/* The time of a lane that takes `us` if it never waits. Lanes write over the links inside their host. The fullest of
+ * these is idle at some of the times at which the lane does something else, and the lane waits for it at others: the
+ * more, the longer the link is full. `need`: the busiest link's time, in which the lane's waits are. */
+static double cost_gpu_waits_us(const hk_machine *m, const hk_outline *o, const wave *w, double us, double need) {
+  const double inside = w->block * cost_gpu_inside_us(m, o, w);
+  return need > 0 ? hypot(us, inside * inside / need) : us;
 }
 
 double hk_price_gpu_least(const hk_machine *m, const hk_load *l, double block) {
@@ -298,7 +319,10 @@ double hk_price_gpu(const hk_machine *m, const hk_outline *o, double block) {
   const double idle = cost_gpu_idle_us(m, o, &w, need, latency, fill);
   const double last = cost_gpu_last_us(m, o, &w, slice);
   const double links = fmax(idle, cost_gpu_ports_us(m, o, &w)) + after;
-  const double low = fmax(cost_gpu_lanes_us(m, o, &w), fmax(last + latency + alone, links));
+  double lane = cost_gpu_lane_us(m, longest, block), path = last + latency + alone;
+  if (hk_depth(o) > 1) lane = cost_gpu_waits_us(m, o, &w, lane, need);
+  if (s->again.rounds && hk_is_switched(m, o)) path = cost_gpu_waits_us(m, o, &w, path, need);
+  const double low = fmax(fmax(lane, path), links);
   const double turns = cost_gpu_turns_us(m, o, &w, need);
   const double high = latency + fmax(last + alone, need + turns + fill + (double)s->most.silent * slice + after);
   double us = pow(low, 1 - HK_GPU_SHARED) * pow(fmax(low, high), HK_GPU_SHARED);
