@@ -272,7 +272,8 @@ static double cost_gpu_lane_us(const hk_machine *m, double instrs, double block)
  * more, the longer the link is full. `need`: the busiest link's time, in which the lane's waits are. */
 static double cost_gpu_waits_us(const hk_machine *m, const hk_outline *o, const wave *w, double us, double need) {
   const double inside = w->block * cost_gpu_inside_us(m, o, w);
-  return need > 0 ? hypot(us, inside * inside / need) : us;
+  const double leg = need > 0 ? inside * inside / need : 0;
+  return sqrt(us * us + leg * leg); /* hypot would need glibc 2.35 */
 }
 
 double hk_price_gpu_least(const hk_machine *m, const hk_load *l, double block) {
