@@ -43,11 +43,13 @@ hk_status hk_gpu_check_call(const hk_call *call) {
 
 void hk_gpu_post(const hk_call *call, const hk_queue_state *s, bool alone) {
   hk_gpu *g = hk_gpu_of(call->comm);
-  if (s->capturing && !g->order->captures && call->comm->options.no_captures)
+  bool captures = atomic_load(&g->order->captures);
+  if (s->capturing && !captures && call->comm->options.no_captures)
     HK_INFO(HK_SUB_COLL,
             "rank %d of %d: a call is captured, and graphUsageMode is 0: this is right here, but another NCCL may hang",
             call->comm->rank, call->comm->nranks);
-  g->order->captures = g->order->captures || s->capturing;
-  g->order->timer.wanted = hk_watch_enqueued(call->comm, call, !g->order->captures);
+  captures = captures || s->capturing;
+  atomic_store(&g->order->captures, captures);
+  g->order->timer.wanted = hk_watch_enqueued(call->comm, call, !captures);
   if (!alone) g->order->timer.wanted = NULL;
 }

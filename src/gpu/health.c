@@ -84,7 +84,7 @@ static bool health_is_due(ncclComm_t c, hk_long_launch *l) {
     w->launches = g->order->launches;
     w->seen_ns = now;
   }
-  l->captured = g->order->captures;
+  l->captured = atomic_load(&g->order->captures);
   l->waited_ns = hk_ago_ns(now, w->seen_ns);
   bool due = hk_inquiry_due(&w->reported_ns, l->waited_ns, (uint64_t)c->settings->WATCHDOG * 1000000000u, 0);
   pthread_mutex_unlock(&g->order->lock);

@@ -29,8 +29,9 @@ typedef struct hk_gpu_order {
   hk_device *device;
   bool loose; /* captured work is not ordered at all */
   bool mixes; /* replays of captured work are ordered with the communicator's other work */
-  /* a call was captured. Replays of its graph are not counted, so the ranks' counts of operations may differ */
-  bool captures;
+  /* a call was captured. Replays of its graph are not counted, so the ranks' counts of operations may differ. The
+   * watchdog reads it on any thread. */
+  _Atomic(bool) captures;
   pthread_mutex_t lock; /* protects `plain`: any thread that asks for errors reads it */
   hk_queue_order plain, captured;
   uint64_t launches; /* so far */
