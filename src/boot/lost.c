@@ -36,7 +36,8 @@ static bool lost_is_there(const hk_lost *q) {
   hk_ack ack;
   hk_wait_env env = {.spins = 0};
   hk_waiter w;
-  bool closes = false; /* a stopped process closes no connection: silence after that is one that is ending */
+  /* A stopped process closes no connection. So a process that has closed one, and then is silent, is ending. */
+  bool closes = false;
   hk_wait_begin(&w, &env);
   /* The first address is the preferred one; the others matter only if it cannot be reached from here. */
   for (uint32_t most = 1;; most = HK_DIAL_ADDRS) {

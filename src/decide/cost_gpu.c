@@ -71,9 +71,9 @@ static double cost_gpu_spread(const hk_machine *m, const hk_outline *o, const wa
   const double message_us = w->message * m->wire * t->step_us / lanes * orders;
   const double times = w->waves * t->round_once_us / t->step_us;
   const double us = hk_gpu_spread(sharers, message_us, times, turns, once);
-  const double x = HK_GPU_STAGGER_US / message_us * times;
-  if (x <= 1 || hk_depth(o) > 1) return us;
-  const double further = HK_GPU_SPREAD * (pow(x, DRIFT * fmin(1, m->sync_us / message_us)) - 1);
+  const double messages = HK_GPU_STAGGER_US / message_us * times; /* by which two channels are apart, at most */
+  if (messages <= 1 || hk_depth(o) > 1) return us;
+  const double further = HK_GPU_SPREAD * (pow(messages, DRIFT * fmin(1, m->sync_us / message_us)) - 1);
   return once + (us - once) * pow(sharers, -further);
 }
 
