@@ -63,7 +63,8 @@ static void check_one_value(void) {
   hk_param_info info;
   hk_param_describe(id, &info);
   if (info.is_string) return;
-  int64_t value = info.min + (int64_t)(rnd(~0u) % (uint64_t)(info.max - info.min + 1));
+  uint64_t span = (uint64_t)info.max - (uint64_t)info.min;
+  int64_t value = (int64_t)((uint64_t)info.min + (span == UINT64_MAX ? rnd64() : rnd64() % (span + 1)));
   char text[32];
   snprintf(text, sizeof text, rnd(2) && value >= 0 ? "0x%llx" : "%lld", (long long)value);
   setenv(info.name, text, 1);
