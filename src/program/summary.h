@@ -21,7 +21,7 @@ typedef enum hk_reach { HK_INSIDE, HK_BETWEEN, HK_ANYWHERE, HK_REACHES } hk_reac
 
 /* A chain of messages. */
 typedef struct hk_chain {
-  int32_t rounds; /* messages one after another */
+  int32_t rounds; /* messages one after another, without those between lanes of one rank */
   int32_t far;    /* those of them that go to another host */
   int32_t instrs; /* instructions one after another, on all lanes of the chain; of equal chains the most */
 } hk_chain;
@@ -34,9 +34,10 @@ static inline bool hk_chain_is_longer(const hk_chain *a, const hk_chain *b) {
 typedef struct hk_volume {
   uint64_t sent[HK_REACHES], received[HK_REACHES]; /* messages */
   uint64_t carried[HK_REACHES];                    /* messages sent that are not empty: blocks */
-  uint64_t bursts[HK_REACHES]; /* messages sent and received; successive ones of a lane on a link count as one */
-  uint64_t by_turns;           /* blocks sent inside the host by the lane that sends all of those between hosts */
-  uint64_t crossing;           /* blocks to a rank of another host that has another local number there: off the rail */
+  /* Messages between ranks, sent and received; successive ones of a lane on a link count as one. */
+  uint64_t bursts[HK_REACHES];
+  uint64_t by_turns; /* blocks sent inside the host by the lane that sends all of those between hosts */
+  uint64_t crossing; /* blocks to a rank of another host that has another local number there: off the rail */
   /* Blocks over the rank's port inside its host, with what a switch copies and fetches: the sender of a multicast also
    * receives it, and a switch that adds fetches the adding rank's own part, and the parts of a sum for each rank. */
   uint64_t port_out, port_in;

@@ -113,6 +113,7 @@ static void summary_links_ends(hk_summary_run *x, int rank) {
         (hk_summary_end){.thread = x->first_thread[rank] + l->lane,
                          .rank = (uint32_t)rank,
                          .peer = l->peer,
+                         .own = l->peer == (uint32_t)rank,
                          .reach = x->host && x->host[rank] != x->host[l->peer] ? HK_BETWEEN : HK_INSIDE};
     hk_summary_end *e = &x->ends[x->first_end[rank] + k];
     e->crosses = e->reach == HK_BETWEEN && x->local[rank] != x->local[l->peer];

@@ -7,11 +7,13 @@
 static const hk_chain_key round_of[] = {
     [HK_INSIDE] = (hk_chain_key)1 << HK_CHAIN_ROUNDS,
     [HK_BETWEEN] = ((hk_chain_key)1 << HK_CHAIN_FAR) + ((hk_chain_key)1 << HK_CHAIN_ROUNDS)};
+/* What a message adds to a chain. Between lanes of one rank it only orders them. */
+static hk_chain_key run_round(const hk_summary_end *e) { return e->own ? 0 : round_of[e->reach]; }
 
 /* Notes if the slot was sent before the sender could know that the slot x->slots before it is free. */
 static void run_note_ahead(hk_summary_run *x, const hk_summary_end *e, uint32_t slot) {
   if (!x->slots || slot < x->slots || slot >= e->filled || slot - x->slots >= e->taken) return;
-  x->ahead |= e->slots[slot] < e->slots[slot - x->slots] + 2 * round_of[e->reach];
+  x->ahead |= e->slots[slot] < e->slots[slot - x->slots] + 2 * run_round(e);
 }
 
 static hk_status run_deliver(hk_summary_run *x, uint32_t receiver, hk_chain_key at) {
@@ -90,7 +92,7 @@ static hk_status run_send(hk_summary_run *x, hk_summary_thread *t, hk_summary_en
   for (const uint32_t *r = &x->receivers[e->first], *end = r + e->n; r < end; r++) {
     const hk_summary_end *to = &x->ends[*r];
     HK_OR_RETURN(run_trace(x, t, to, to->filled));
-    HK_OR_RETURN(run_deliver(x, *r, t->now + round_of[e->reach]));
+    HK_OR_RETURN(run_deliver(x, *r, t->now + run_round(e)));
   }
   return HK_OK;
 }
@@ -132,7 +134,7 @@ static bool run_has_room(hk_summary_run *x, const hk_summary_thread *t, const hk
       to->sender = (uint32_t)(t - x->threads);
       return false;
     }
-    const hk_chain_key free = to->slots[before] + round_of[e->reach];
+    const hk_chain_key free = to->slots[before] + run_round(e);
     if (free > *now) *now = free;
   }
   return true;
@@ -144,6 +146,14 @@ static void run_free_slot(hk_summary_run *x, const hk_summary_thread *t, hk_summ
   run_note_ahead(x, e, e->taken - 1 + x->slots);
   if (e->full) x->ready[x->nready++] = e->sender;
   e->full = false;
+}
+
+/* *last: the end of the instruction's last message. */
+static void run_count_burst(hk_volume *v, const hk_summary_thread *t, const hk_summary_end *e,
+                            const hk_summary_end **last) {
+  if (e->own) return;
+  v->bursts[e->reach] += e != t->last;
+  *last = e;
 }
 
 /* One instruction. *waits: it could not run. */
@@ -171,8 +181,7 @@ static hk_status run_step(hk_summary_run *x, hk_summary_thread *t, bool *waits) 
     run_free_slot(x, t, e);
     if (!count) continue;
     v->received[e->reach]++;
-    v->bursts[e->reach] += e != t->last;
-    last = e;
+    run_count_burst(v, t, e, &last);
     near += blocks && e->reach == HK_INSIDE;
     receives++;
   }
@@ -180,8 +189,7 @@ static hk_status run_step(hk_summary_run *x, hk_summary_thread *t, bool *waits) 
     if (o[k].space != HK_LINK) continue;
     hk_summary_end *e = run_end(x, t, &o[k]);
     HK_OR_RETURN(run_send(x, t, e, blocks, count));
-    v->bursts[e->reach] += count && e != t->last;
-    last = e;
+    if (count) run_count_burst(v, t, e, &last);
     sends++;
   }
   if (!count) return HK_OK;

@@ -29,6 +29,7 @@ typedef struct hk_summary_end {
   uint32_t group;    /* 1 + its hk_summary_group; 0: none */
   uint32_t rank, peer;
   uint8_t reach; /* hk_reach of the peer */
+  bool own;      /* the peer is another lane of the rank */
   bool crosses;  /* see hk_volume.crossing */
   bool waiting;  /* the lane waits for a slot */
   bool full;     /* receiving end: the sender's lane `sender` waits until a slot is taken */

@@ -121,12 +121,12 @@ static const struct {
     {"binomial", HK_REDUCE, 16, 1, {{4, 0}, {0, 0}}},
     {"doubling", HK_ALLREDUCE, 8, 1, {{3, 0}, {3, 0}}},
     {"doubling", HK_ALLREDUCE, 16, 4, {{4, 2}, {4, 2}}},
-    /* three steps and back; after each, all of it has come: a message from the rank to itself */
-    {"halving", HK_ALLREDUCE, 8, 1, {{12, 0}, {12, 0}}},
+    /* three steps and back; what a rank's lanes tell each other is no round */
+    {"halving", HK_ALLREDUCE, 8, 1, {{6, 0}, {6, 0}}},
     /* blocks in pairs: 1, 1, 2 */
     {"pat", HK_ALLGATHER, 8, 1, {{4, 0}, {4, 0}}},
     /* ten steps, of which two have 16 blocks, eight at a time */
-    {"halving", HK_ALLREDUCE, 32, 1, {{24, 0}, {24, 0}}},
+    {"halving", HK_ALLREDUCE, 32, 1, {{12, 0}, {12, 0}}},
     {"flat", HK_ALLREDUCE, 8, 1, {{1, 0}, {1, 0}}},
 };
 
