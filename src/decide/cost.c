@@ -17,9 +17,7 @@ enum {
 };
 /* The cost of a further wave, in rounds, if no rank waits for an answer: a lane sends ahead while it has free slots. */
 #define AHEAD 0.25
-/* Fitted to sweeps of `hocket tune` on 2, 4 and 8 ranks of two cores. Bytes through sockets take longer in a pipeline,
- * because the kernel's time for a byte does not overlap with that of other bytes. */
-#define PIPELINE_SOCKETS 1.45
+/* The numbers from here on are fitted to sweeps of `hocket tune` on 2, 4 and 8 ranks of two cores. */
 /* The most that a lane loses through memory if it sends ahead: its data has left the caches when it is read. It does
  * not run ahead if ranks take turns on the cores. AHEAD_WAVES: waves that fit into a link's slots. */
 #define SPILL 0.3
@@ -29,6 +27,9 @@ enum {
 #define SUMMED_COPIES 1
 /* The kernel hands the core to a rank that waits in a socket; ranks that share memory do it themselves. */
 #define SOCKET_SWITCHES 4
+/* How much of the other ranks' work counts on the busiest rank's core. With 1 no rank would move to a core that has less
+ * to do. The kernel moves the ranks that wait in sockets. */
+#define STAYING 0.25
 
 double hk_far_sync_us(const hk_machine *m, double bytes) {
   return m->far_lines && bytes <= (double)m->far_lines ? bytes * HK_GPU_FAR_LINES_US : m->far_sync_us;
@@ -67,7 +68,7 @@ double hk_between_us_per_b(const hk_machine *m, const hk_outline *o) {
 
 /* The most that a wave may move of a block. */
 static size_t cost_largest_chunk(const hk_machine *m, const hk_outline *o) {
-  const size_t fan = o->summary.fan ? o->summary.fan : 1, scratch = o->summary.scratch;
+  const size_t links = o->summary.most.links, fan = links ? links : 1, scratch = o->summary.scratch;
   size_t most = hk_is_switched(m, o) ? hk_gpu_switch_slot(m->slot_bytes, HK_GPU_SWITCH_SLOTS, HK_GPU_SWITCH_CHANNELS,
                                                           m->team.ranks_per_host)
                                      : m->slot_bytes;
@@ -117,8 +118,8 @@ static double cost_waves(const hk_machine *m, const hk_outline *o, double block)
 
 /* The extra time of bytes because ranks wait for one another, or do not wait, as a factor. */
 static double cost_waiting(const hk_machine *m, const hk_outline *o, double waves) {
-  if (cost_has_sockets(m, &m->inside)) return hk_depth(o) > 1 ? PIPELINE_SOCKETS : 1;
-  const bool ahead = hk_machine_crowd(m) <= 1 && o->summary.again.rounds == 0 && !o->summary.one_way;
+  const bool ahead = !cost_has_sockets(m, &m->inside) && hk_machine_crowd(m) <= 1 && o->summary.again.rounds == 0 &&
+                     !o->summary.one_way;
   return ahead ? 1 + SPILL * (waves - 1) / (waves - 1 + AHEAD_WAVES) : 1;
 }
 
@@ -126,12 +127,24 @@ static double cost_waiting(const hk_machine *m, const hk_outline *o, double wave
 static double cost_work(const hk_machine *m, const hk_outline *o, const hk_volume *v, double block, double waves) {
   const double near = (double)(v->sent[HK_INSIDE] + v->received[HK_INSIDE]);
   const double gamma = m->gamma_us_per_b + (cost_has_sockets(m, &m->inside) ? SUMMED_COPIES * m->copy_us_per_b : 0);
+  const double moved = (double)(v->carried[HK_INSIDE] + v->taken[HK_INSIDE]);
   const double byte_us = (double)v->written * m->copy_us_per_b + (double)v->reduced * gamma +
-                         near / 2 * m->inside.mesh_us_per_b;
+                         moved / 2 * m->inside.mesh_us_per_b;
   /* A socket takes successive messages by one system call. */
   const double calls = cost_has_sockets(m, &m->inside) ? (double)v->bursts[HK_INSIDE] : near;
   const double messages_us = calls * m->inside.message_us + (double)v->bursts[HK_BETWEEN] * m->between.message_us;
-  return waves * messages_us + block * byte_us * cost_waiting(m, o, waves);
+  const double links_us = (double)v->links * m->inside.link_us;
+  return links_us + waves * messages_us + block * byte_us * cost_waiting(m, o, waves);
+}
+
+/* The work of the core that has most. */
+static double cost_busiest(const hk_machine *m, const hk_outline *o, double block, double waves) {
+  const double crowd = hk_machine_crowd(m), n = o->summary.nranks;
+  const double most = cost_work(m, o, &o->summary.most, block, waves);
+  const double all = cost_work(m, o, &o->summary.all, block, waves);
+  const double even = fmax(most, crowd * all / n);
+  if (crowd <= 1 || cost_has_sockets(m, &m->inside)) return even;
+  return even + STAYING * (most + (crowd - 1) * fmax(0, all - most) / (n - 1) - even);
 }
 
 /* The time of a chain of messages. */
@@ -146,10 +159,9 @@ static double cost_price(const hk_machine *m, const hk_outline *o, double block)
    * wave of the previous one, which adds no wait, a pipeline stays full, and ranks hand over their core only after much
    * work. */
   const bool ahead = s->one_way && m->team.nhosts <= 1;
-  const double crowd = hk_machine_crowd(m), waves = cost_waves(m, o, block);
+  const double waves = cost_waves(m, o, block);
   const double part = ahead ? 1 : (waves + hk_depth(o) - 1) / waves;
-  const double busiest = cost_work(m, o, &s->most, block, waves);
-  const double work = fmax(busiest, crowd * cost_work(m, o, &s->all, block, waves) / s->nranks);
+  const double work = cost_busiest(m, o, block, waves);
   const double rounds = fmax(1, s->first.rounds);
   double first = cost_chain_us(m, s->first), again = cost_chain_us(m, s->again);
   if (!s->again.rounds) again = first / rounds * fmin(1, AHEAD * rounds);
@@ -157,11 +169,12 @@ static double cost_price(const hk_machine *m, const hk_outline *o, double block)
     first = s->first.rounds * m->inside.alpha_us;
     again = 0;
   }
-  double us = m->launch_us + first + (waves - 1) * again + part * work + crowd * s->fan * m->inside.link_us;
+  double us = m->launch_us + first + (waves - 1) * again + part * work;
   us += part * (double)s->leaving * block * hk_between_us_per_b(m, o);
   /* Every link needs memory for slots, and between hosts a connection. So many links are chosen only for a clear
    * gain. */
-  if (s->fan > MANY_LINKS) us += (s->fan - MANY_LINKS) * 2 * (s->first.far ? m->between.alpha_us : m->inside.alpha_us);
+  if (s->most.links > MANY_LINKS)
+    us += (double)(s->most.links - MANY_LINKS) * 2 * (s->first.far ? m->between.alpha_us : m->inside.alpha_us);
   return us;
 }
 

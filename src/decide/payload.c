@@ -29,8 +29,9 @@ static uint8_t payload_by_cma(const hk_machine *m, const hk_outline *o, size_t b
   const double wave = o->summary.one_way ? fmin(1, (double)hk_chunk(m, o, block) / (double)block) : 0;
   const double slots = fmax((double)most->written, share * (double)all->written);
   const double moved = fmax((double)most->moved, share * (double)all->moved);
-  const double taken = reads * (double)most->taken, all_taken = share * reads * (double)all->taken;
-  const double own = (double)(most->kept - most->taken), all_own = share * (double)(all->kept - all->taken);
+  const uint64_t most_taken = most->taken[HK_ANYWHERE], of_all = all->taken[HK_ANYWHERE];
+  const double taken = reads * (double)most_taken, all_taken = share * reads * (double)of_all;
+  const double own = (double)(most->kept - most_taken), all_own = share * (double)(all->kept - of_all);
   return (uint8_t)((fmax(taken + own, all_taken + all_own) < slots + wave ? HK_CMA_MOVES : 0) |
                    (fmax(taken, all_taken) < moved + wave ? HK_CMA_PLACED : 0));
 }

@@ -230,14 +230,16 @@ static hk_status summary_leaving(hk_summary *out, const hk_summary_run *x) {
   return HK_OK;
 }
 
-static void summary_fan(hk_summary *out, const hk_summary_run *x, int rank) {
-  uint32_t fan = 0, far = 0;
+/* The links on which the rank sends to others. */
+static void summary_count_links(hk_summary *out, hk_summary_run *x, int rank) {
+  const hk_link_need *need = hk_program_links(x->programs[rank]);
+  const hk_summary_end *ends = &x->ends[x->first_end[rank]];
+  uint32_t far = 0;
   for (uint32_t k = 0; k < x->programs[rank]->nlinks; k++) {
-    const bool sends = hk_link_sends((hk_link_kind)hk_program_links(x->programs[rank])[k].kind);
-    fan += sends;
-    far += sends && x->ends[x->first_end[rank] + k].reach == HK_BETWEEN;
+    const bool sends = hk_link_sends((hk_link_kind)need[k].kind) && !ends[k].own;
+    x->volumes[rank].links += sends;
+    far += sends && ends[k].reach == HK_BETWEEN;
   }
-  if (fan > out->fan) out->fan = fan;
   if (far > out->far_fan) out->far_fan = far;
 }
 
@@ -259,9 +261,10 @@ static void summary_volume(hk_summary *out, hk_summary_run *x) {
     v->received[HK_ANYWHERE] = v->received[HK_INSIDE] + v->received[HK_BETWEEN];
     v->bursts[HK_ANYWHERE] = v->bursts[HK_INSIDE] + v->bursts[HK_BETWEEN];
     v->carried[HK_ANYWHERE] = v->carried[HK_INSIDE] + v->carried[HK_BETWEEN];
+    v->taken[HK_ANYWHERE] = v->taken[HK_INSIDE] + v->taken[HK_BETWEEN];
+    summary_count_links(out, x, r);
     summary_add(&out->most, &out->all, v, (uint64_t)(x->nranks / x->period));
     out->one_way |= v->received[HK_ANYWHERE] == 0;
-    summary_fan(out, x, r);
     if (p->traits.switch_span > out->switch_span) out->switch_span = p->traits.switch_span;
     out->one_shot |= p->traits.one_shot;
     out->refers = (r == 0 || out->refers) && p->traits.refers;

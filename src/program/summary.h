@@ -33,7 +33,7 @@ static inline bool hk_chain_is_longer(const hk_chain *a, const hk_chain *b) {
 /* What a rank does in one wave. */
 typedef struct hk_volume {
   uint64_t sent[HK_REACHES], received[HK_REACHES]; /* messages */
-  uint64_t carried[HK_REACHES];                    /* messages sent that are not empty: blocks */
+  uint64_t carried[HK_REACHES], taken[HK_REACHES]; /* those that are not empty: blocks */
   /* Messages between ranks, sent and received; successive ones of a lane on a link count as one. */
   uint64_t bursts[HK_REACHES];
   uint64_t by_turns; /* blocks sent inside the host by the lane that sends all of those between hosts */
@@ -41,11 +41,11 @@ typedef struct hk_volume {
   /* Blocks over the rank's port inside its host, with what a switch copies and fetches: the sender of a multicast also
    * receives it, and a switch that adds fetches the adding rank's own part, and the parts of a sum for each rank. */
   uint64_t port_out, port_in;
-  uint64_t taken;   /* blocks received: messages that are not empty */
   uint64_t moved;   /* blocks sent and received */
   uint64_t kept;    /* blocks written to memory */
   uint64_t written; /* blocks, to all destinations: to memory and to links */
   uint64_t reduced; /* blocks added: all sources but the first of each instruction */
+  uint64_t links;   /* to other ranks, on which it sends */
   uint64_t instrs;
   uint64_t longest; /* instructions of the longest lane */
   uint64_t silent;  /* if there is one lane: its instructions that send nothing */
@@ -85,8 +85,8 @@ typedef struct hk_summary {
   hk_volume most;             /* each value of the rank with the largest one */
   hk_volume all;              /* of all ranks together; `longest`: the longest of all */
   uint64_t leaving, entering; /* blocks that the busiest host sends to others; that one receives */
-  /* The most that a rank has. fan: sending links; far_fan: those to other hosts; scratch: blocks. */
-  uint32_t fan, far_fan, scratch;
+  /* The most that a rank has. far_fan: links to other hosts, on which it sends; scratch: blocks. */
+  uint32_t far_fan, scratch;
   uint32_t switch_span; /* hk_traits, the largest */
   bool one_shot;        /* likewise, of any rank */
   bool refers, places;  /* likewise, of all ranks */

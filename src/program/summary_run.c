@@ -181,6 +181,7 @@ static hk_status run_step(hk_summary_run *x, hk_summary_thread *t, bool *waits) 
     run_free_slot(x, t, e);
     if (!count) continue;
     v->received[e->reach]++;
+    v->taken[e->reach] += blocks;
     run_count_burst(v, t, e, &last);
     near += blocks && e->reach == HK_INSIDE;
     receives++;
@@ -201,7 +202,6 @@ static hk_status run_step(hk_summary_run *x, hk_summary_thread *t, bool *waits) 
   t->last = last;
   v->instrs++;
   v->moved += blocks * (sends + receives);
-  v->taken += blocks * receives;
   v->kept += blocks * (i->ndst - sends);
   v->written += blocks * i->ndst;
   if (blocks) v->reduced += i->nsrc - 1u;

@@ -142,6 +142,17 @@ TEST_LOOP(chains_of_messages, HK_ARRAY_LENGTH(chains)) {
   drop(&b);
 }
 
+/* An empty slot between two lanes of a rank is a message, and no link to another rank. */
+TEST(lanes_of_one_rank) {
+  built b;
+  build(&b, "halving", HK_ALLREDUCE, 8, 1);
+  ck_assert_uint_eq(b.s.most.links, 3);
+  ck_assert_uint_eq(b.s.most.bursts[HK_INSIDE], 12);
+  ck_assert_uint_eq(b.s.most.sent[HK_INSIDE], 14 + 6);
+  ck_assert_uint_eq(b.s.most.taken[HK_INSIDE], 14);
+  drop(&b);
+}
+
 /* A link of eight slots: the sender of more blocks waits for the answer to the first ones. */
 TEST(senders_wait_for_slots) {
   static const struct {
