@@ -30,7 +30,7 @@ enum {
   BATCH_US = 1000, /* about how long a batch is */
   LEAST_CALLS = 3, /* calls follow one another, as in programs: lanes run ahead into the next call */
   MOST_CALLS = 2000,
-  LONG_US = 30000, /* a call this long is much longer than disturbances: one is enough for a batch */
+  LONG_US = 30000, /* a call this long is much longer than most disturbances: one is a batch, in two turns */
   SLOW = 4         /* an algorithm that takes this multiple of the best time is not measured again */
 };
 
@@ -89,7 +89,7 @@ static hk_status measure_size(rank_state *r, hk_coll coll, size_t bytes) {
   }
   for (int turn = 0; turn < TURNS; turn++)
     for (int k = 0; k < n; k++) {
-      if (t[k].us > SLOW * best || (turn && t[k].us > LONG_US)) continue;
+      if (t[k].us > SLOW * best || (turn > 1 && t[k].us > LONG_US)) continue;
       if (t[k].us < LONG_US) HK_OR_RETURN(measure_batch(r, coll, bytes, t[k].algorithm, 1, &us));
       HK_OR_RETURN(measure_batch(r, coll, bytes, t[k].algorithm, t[k].calls, &us));
       t[k].us = fmin(t[k].us, us);
