@@ -30,6 +30,9 @@ enum {
 /* How much of the other ranks' work counts on the busiest rank's core. With 1 no rank would move to a core that has less
  * to do. The kernel moves the ranks that wait in sockets. */
 #define STAYING 0.25
+/* Of nearly equal prices, that of the program with fewer rounds is the lowest. If cores have no cache in common, each
+ * round takes longer than the model says. */
+#define ROUND_PART 0.002
 
 double hk_far_sync_us(const hk_machine *m, double bytes) {
   return m->far_lines && bytes <= (double)m->far_lines ? bytes * HK_GPU_FAR_LINES_US : m->far_sync_us;
@@ -171,6 +174,7 @@ static double cost_price(const hk_machine *m, const hk_outline *o, double block)
   }
   double us = m->launch_us + first + (waves - 1) * again + part * work;
   us += part * (double)s->leaving * block * hk_between_us_per_b(m, o);
+  us *= 1 + ROUND_PART * s->first.rounds;
   /* Every link needs memory for slots, and between hosts a connection. So many links are chosen only for a clear
    * gain. */
   if (s->most.links > MANY_LINKS)
