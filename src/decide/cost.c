@@ -27,8 +27,8 @@ enum {
 #define SUMMED_COPIES 1
 /* The kernel hands the core to a rank that waits in a socket; ranks that share memory do it themselves. */
 #define SOCKET_SWITCHES 4
-/* How much of the other ranks' work counts on the busiest rank's core. With 1 no rank would move to a core that has less
- * to do. The kernel moves the ranks that wait in sockets. */
+/* How much of the other ranks' work counts on the busiest rank's core. With 1 no rank would move to a core that has
+ * less to do. The kernel moves the ranks that wait in sockets. */
 #define STAYING 0.25
 /* Of nearly equal prices, that of the program with fewer rounds is the lowest. If cores have no cache in common, each
  * round takes longer than the model says. */
