@@ -143,7 +143,7 @@ static void bootstrap_give_up(hk_bootstrap *b, hk_status rc) {
   pthread_mutex_lock(&b->lock);
   bool known = b->failures.broken;
   pthread_mutex_unlock(&b->lock);
-  if (!known) hk_bootstrap_announce(b, &e);
+  if (!known || e.kind == HK_EVENT_ERROR) hk_bootstrap_announce(b, &e);
   if (b->member && b->rounds && !b->parent)
     bootstrap_await_previous(b); /* members of a parent report over the parent */
   hk_event_repeat(b);
