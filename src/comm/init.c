@@ -64,6 +64,7 @@ hk_status hk_comm_init(ncclComm_t c, const hk_init *how) {
   hk_status rc = HK_OK;
   uint64_t begin = hk_now_ns(), joined;
   hk_children_watch watch = {0};
+  int spare = how->parent && !how->grows ? -1 : hk_bootstrap_spare();
   hk_bootstrap_options o = {.rank = c->rank,
                             .nranks = c->nranks,
                             .name = c->options.name,
@@ -73,6 +74,7 @@ hk_status hk_comm_init(ncclComm_t c, const hk_init *how) {
                             .on_failure = hk_failure_received,
                             .report = hk_watch_report,
                             .meter = c->order.meter,
+                            .spare = &spare,
                             .arg = c};
   if (c->rank == 0) hk_param_report_names(true);
   hk_children_watch_begin(&watch, c, how); /* first: members learn of a failure from here on */
@@ -81,6 +83,7 @@ hk_status hk_comm_init(ncclComm_t c, const hk_init *how) {
     c->service = hk_service_share(c->lender->service);
   else if (rc == HK_OK)
     rc = hk_service_new(&c->service, "hocket-service");
+  if (rc != HK_OK) hk_bootstrap_end_spare(&spare);
   if (rc != HK_OK && !how->parent) hk_comm_report_abort(c->settings, how);
   HK_TRY(rc, out);
   hk_ras_part_watch(c);
@@ -103,6 +106,7 @@ hk_status hk_comm_init(ncclComm_t c, const hk_init *how) {
           c->options.name[0] ? " name " : "", c->options.name, (double)(hk_now_ns() - begin) / 1e6,
           (double)(joined - begin) / 1e6);
 out:
+  hk_bootstrap_end_spare(&spare);
   c->lender = NULL;
   rc = init_over(c, how, &watch, rc);
   atomic_store(&c->health.progress, (int)rc);
