@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 # Runs every test_fuzz_*.c of tests/unit and tests/integration for FUZZ_SECONDS, from a new seed, under ASan and UBSan.
-# A fuzz test takes its time from HOCKET_TEST_SECONDS and its seed from HOCKET_TEST_SEED, and prints the seed on failure.
+# A fuzz test takes its time from HOCKET_TEST_SECONDS (without it: a fixed number of cases) and its seed from HOCKET_TEST_SEED, and prints the seed.
 set -u
 seed=${HOCKET_TEST_SEED:-$RANDOM$RANDOM}
 bad=0

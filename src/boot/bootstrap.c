@@ -143,7 +143,7 @@ static void bootstrap_give_up(hk_bootstrap *b, hk_status rc) {
   pthread_mutex_lock(&b->lock);
   bool known = b->failures.broken;
   pthread_mutex_unlock(&b->lock);
-  if (!known) hk_bootstrap_announce(b, &e);
+  if (!known || e.kind == HK_EVENT_ERROR) hk_bootstrap_announce(b, &e);
   if (b->member && b->rounds && !b->parent)
     bootstrap_await_previous(b); /* members of a parent report over the parent */
   hk_event_repeat(b);
@@ -334,6 +334,14 @@ static void bootstrap_now_known(hk_bootstrap *b) {
   pthread_mutex_unlock(&b->lock);
 }
 
+/* A join that fails may have none left but this. */
+int hk_bootstrap_spare(void) { return hk_boot_socket(AF_UNIX); }
+void hk_bootstrap_end_spare(int *spare) {
+  if (!spare) return;
+  hk_boot_close(*spare);
+  *spare = -1;
+}
+
 hk_status hk_bootstrap_join(hk_bootstrap **out, const ncclUniqueId *ids, int nids, const hk_bootstrap_options *o) {
   hk_status rc = HK_OK;
   hk_bootstrap *b = NULL;
@@ -369,8 +377,10 @@ out:
   const bool early = !b, met = b && b->member;
   if (rc != HK_OK && b) bootstrap_give_up(b, rc); /* first: the report needs a descriptor, and these may be the last */
   /* Not for a wrong argument, which the caller can correct. A root that has ended ignores the report. */
-  if (rc != HK_OK && rc != HK_ERR_REMOTE && rc != HK_ERR_ARGUMENT && !met)
+  if (rc != HK_OK && rc != HK_ERR_REMOTE && rc != HK_ERR_ARGUMENT && !met) {
+    hk_bootstrap_end_spare(o->spare);
     bootstrap_report_abort(o->settings, ids, nids, o->rank, o->nranks, early);
+  }
   if (rc == HK_OK) *out = b;
   return rc;
 }

@@ -56,7 +56,13 @@ typedef struct hk_bootstrap_options {
   void (*report)(void *arg, hk_activity *out);
   void *arg;
   struct hk_meter *meter; /* base/meter.h, for operators; outlives the bootstrap. NULL: none */
+  /* A descriptor that a failed join closes and sets to -1: the report to the other ranks needs one. NULL: none */
+  int *spare;
 } hk_bootstrap_options;
+
+/* Such a descriptor; -1: there is none left. And its end; `spare` may be NULL, or -1. */
+int hk_bootstrap_spare(void);
+void hk_bootstrap_end_spare(int *spare);
 
 /* The key of ncclSetEncryption; NULL: none. HK_ERR_USAGE if the process already has a listener with another key. */
 hk_status hk_bootstrap_encrypt(const char *key);

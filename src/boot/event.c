@@ -47,7 +47,7 @@ static bool event_note_link(hk_bootstrap *b, const hk_event *e) {
 
 /* True if the event is new: the first of its kind about that rank, a newer shrink, or a lost link that takes
  * precedence. Two verdicts about one rank may differ. */
-static bool event_note(hk_bootstrap *b, const hk_event *e) {
+bool hk_event_note(hk_bootstrap *b, const hk_event *e) {
   int key = e->kind == HK_EVENT_VERDICT ? e->from : e->rank;
   uint64_t bit = (uint64_t)1 << key % 64, *word = &b->failures.seen[e->kind * (b->nranks / 64 + 1) + key / 64];
   pthread_mutex_lock(&b->lock);
@@ -127,17 +127,20 @@ static void event_infer_deaths(hk_bootstrap *b, const hk_event *dead) {
     if (r == dead->rank || hk_contact_process(hk_contact_of(b, r)) != process) continue;
     hk_event e = *dead;
     e.rank = r;
-    if (!hk_bootstrap_left(b, r) && event_note(b, &e)) event_tell(b, &e);
+    if (!hk_bootstrap_left(b, r) && hk_event_note(b, &e)) event_tell(b, &e);
   }
 }
 
-void hk_event_received(hk_bootstrap *b, const hk_event *e, const hk_overlay_link *from) {
-  if (!event_note(b, e)) return;
+static void event_spread(hk_bootstrap *b, const hk_event *e, const hk_overlay_link *from) {
   HK_INFO(HK_SUB_INIT | HK_SUB_BOOTSTRAP, "rank %d of %d: event %d about rank %d: %s", b->rank, b->nranks, e->kind,
           e->rank, e->text);
   event_pass_on(b, e, from); /* before the callbacks, so that the other ranks do not wait for them */
   event_tell(b, e);
   if (e->kind == HK_EVENT_DEAD) event_infer_deaths(b, e);
+}
+
+void hk_event_received(hk_bootstrap *b, const hk_event *e, const hk_overlay_link *from) {
+  if (hk_event_note(b, e)) event_spread(b, e, from);
 }
 
 void hk_event_work(void *arg, int fd, uint32_t events) {
@@ -152,8 +155,9 @@ void hk_event_work(void *arg, int fd, uint32_t events) {
     if (!m) return;
     hk_event e;
     const hk_overlay_link *from = hk_link_to(b, !m->towards_next, m->frame.round);
-    if (hk_event_decode(&e, m->data, m->frame.bytes, b->nranks))
-      hk_event_received(b, &e, m->from == b->rank ? NULL : from); /* this rank's own event goes to all neighbours */
+    const bool own = m->from == b->rank;
+    if (hk_event_decode(&e, m->data, m->frame.bytes, b->nranks) && (own || hk_event_note(b, &e)))
+      event_spread(b, &e, own ? NULL : from); /* this rank's own event goes to all neighbours */
     free(m);
   }
 }
@@ -161,6 +165,6 @@ void hk_event_work(void *arg, int fd, uint32_t events) {
 void hk_bootstrap_announce(hk_bootstrap *b, const hk_event *event) {
   hk_event e = *event;
   e.from = b->rank;
-  if (e.rank < 0 || e.rank >= b->nranks || !event_note(b, &e)) return;
+  if (e.rank < 0 || e.rank >= b->nranks || !hk_event_note(b, &e)) return;
   event_pass_on(b, &e, NULL);
 }

@@ -142,8 +142,11 @@ void hk_overlay_deliver(hk_bootstrap *b, hk_message *m);
 /* Under the listener's lock: a data connection, kept until a transport takes it. */
 void hk_overlay_keep(hk_bootstrap *b, int from, uint64_t tag, int fd);
 struct hk_served *hk_delivery_served(hk_bootstrap *b, uint64_t tag); /* under the lock; NULL: none */
-/* The link uses that socket from here on. On an error the caller closes fd. */
+/* The link uses that socket from here on. On an error the caller declines the connection and closes fd. */
 hk_status hk_overlay_open(hk_overlay_link *l, int fd);
+/* Ends a connection that is made already with this rank's failure, for the cause in the thread's error, and a goodbye:
+ * else the peer would report a death. */
+void hk_overlay_decline(const hk_overlay_link *l, int fd);
 /* On the service thread: the peer is gone, for the reason `how`, or (NULL) by the socket's error. Ends the link and
  * reports it. */
 void hk_overlay_died(hk_overlay_link *l, int error, const char *how);
@@ -197,9 +200,11 @@ bool hk_event_is_notice(const hk_event *e);
 /* On the service thread, or on one that asks for a lost link: processes an event. `from`: the link over which it
  * arrived or whose end caused it; NULL: an event of this rank. */
 void hk_event_received(hk_bootstrap *b, const hk_event *event, const hk_overlay_link *from);
+/* On any thread: keeps the event, which ends this rank's waits in the bootstrap. True if it is new. */
+bool hk_event_note(hk_bootstrap *b, const hk_event *e);
 void hk_event_encode(uint8_t out[HK_EVENT_BYTES], const hk_event *e); /* all but the text, which follows */
 bool hk_event_decode(hk_event *event, const uint8_t *in, size_t bytes, int nranks);
-/* On the service thread: handles events from ranks of this process. */
+/* On the service thread: handles events from ranks of this process, and those of this rank that are noted already. */
 void hk_event_work(void *arg, int fd, uint32_t events);
 /* Sends the event that broke this bootstrap again: a link that opened after it has not carried it. */
 void hk_event_repeat(hk_bootstrap *b);

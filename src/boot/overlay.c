@@ -198,8 +198,7 @@ static hk_event overlay_refusal(const hk_bootstrap *b, int peer) {
   return e;
 }
 
-/* Ends a connection that is made already with this rank's failure and a goodbye: else the peer would report a death. */
-static void overlay_decline(const hk_overlay_link *l, int fd) {
+void hk_overlay_decline(const hk_overlay_link *l, int fd) {
   hk_event e = overlay_refusal(l->b, l->rank);
   size_t text = strlen(e.text);
   hk_frame event = {.type = HK_FRAME_EVENT, .round = l->round, .bytes = (uint32_t)(HK_EVENT_BYTES + text)};
@@ -228,7 +227,6 @@ hk_status hk_overlay_open(hk_overlay_link *l, int fd) {
   }
   pthread_cond_broadcast(&b->change);
   pthread_mutex_unlock(&b->lock);
-  if (rc != HK_OK) overlay_decline(l, fd);
   return rc;
 }
 
@@ -242,9 +240,11 @@ static hk_message *overlay_new_message(const hk_overlay_link *l, const hk_frame 
   return m;
 }
 
-/* On the listener's thread: a connection that a peer has made is closed again, for the cause in the thread's error. */
+/* Under the listener's lock: a connection that a peer has made is closed again, for the cause in the thread's error.
+ * This rank knows that at once: what the peer does then is no cause. */
 static void overlay_report_refusal(hk_bootstrap *b, int peer) {
   hk_event e = overlay_refusal(b, peer);
+  if (!hk_event_note(b, &e)) return;
   const hk_frame f = {.type = HK_FRAME_EVENT, .bytes = (uint32_t)(HK_EVENT_BYTES + strlen(e.text))};
   uint8_t bytes[HK_EVENT_BYTES];
   hk_event_encode(bytes, &e);
@@ -263,9 +263,10 @@ bool hk_overlay_accept(hk_bootstrap *b, const hk_hello *h, int fd) {
   bool fits = h->from == l->rank && l->end == HK_END_CLOSED;
   pthread_mutex_unlock(&b->lock);
   if (!fits) return false;
-  bool open = hk_overlay_open(l, fd) == HK_OK;
-  if (!open) overlay_report_refusal(b, l->rank);
-  return open;
+  if (hk_overlay_open(l, fd) == HK_OK) return true;
+  overlay_report_refusal(b, l->rank);
+  hk_overlay_decline(l, fd);
+  return false;
 }
 
 void hk_overlay_keep(hk_bootstrap *b, int from, uint64_t tag, int fd) {

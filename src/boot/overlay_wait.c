@@ -51,6 +51,8 @@ static hk_status overlay_wait_failure(hk_bootstrap *b, const hk_overlay_link *l)
     if (hk_ago_ns(hk_now_ns(), b->failures.lost_ns) < LOST_NS) return HK_OK;
     return HK_FAIL(HK_ERR_REMOTE, "%s", e->text);
   }
+  if (b->failures.broken && e->kind == HK_EVENT_ERROR && e->rank == b->rank)
+    return HK_FAIL((hk_status)e->code, "%s", e->text);
   if (b->failures.broken && e->kind == HK_EVENT_SUSPECT && e->text[0]) return HK_FAIL(HK_ERR_REMOTE, "%s", e->text);
   if (b->failures.broken)
     return HK_FAIL(HK_ERR_REMOTE, "rank %d of %d %s%s%s", e->rank, b->nranks, kinds[e->kind], e->text[0] ? ": " : "",
@@ -74,6 +76,16 @@ static hk_status overlay_wait_failure(hk_bootstrap *b, const hk_overlay_link *l)
                    "make the same calls",
                    l->rank, b->nranks);
   return HK_OK;
+}
+
+/* The error of a dial that failed: a peer may not answer because of a failure that is known, perhaps this rank's. */
+static hk_status overlay_wait_explain(const hk_overlay_link *l, hk_status rc) {
+  hk_bootstrap *b = l->b;
+  pthread_mutex_lock(&b->lock);
+  const bool own = b->failures.broken && b->failures.first_event.rank == b->rank;
+  const hk_status known = rc == HK_ERR_REMOTE || (rc != HK_OK && own) ? overlay_wait_failure(b, l) : HK_OK;
+  pthread_mutex_unlock(&b->lock);
+  return known != HK_OK ? known : rc;
 }
 
 /* On the rank's thread: publishes which rank it waits for, for ranks that ask. -1: none. */
@@ -157,9 +169,11 @@ static hk_status overlay_wait_open_to_next(hk_overlay_link *l, const hk_wait_env
   rc = hk_overlay_dial(b, &h, NULL, &until, "see that rank's output, and check that its host can be reached", &fd);
   overlay_wait_end_awaiting(b, rc);
   b->call.dialing = false;
-  HK_OR_RETURN(rc);
+  HK_OR_RETURN(overlay_wait_explain(l, rc));
   rc = hk_overlay_open(l, fd);
-  if (rc != HK_OK) hk_boot_close(fd);
+  if (rc == HK_OK) return rc;
+  hk_overlay_decline(l, fd);
+  hk_boot_close(fd);
   return rc;
 }
 

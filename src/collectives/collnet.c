@@ -100,9 +100,9 @@ static void collnet_build_gather(hk_builder *b, const grouping *g) {
   for (int local = p->i; p->i < g->parts && local < p->per; local += g->parts) {
     int block = hk_home_local(p, local);
     hk_build_channel(b, DEAL);
-    hk_operand from = local == p->i ? hk_in(0, 0) : hk_recv_from(b, block, (unsigned)block, 0);
-    hk_operand to = collnet_operand(b, p, HK_LINK_GATHER_SEND, (unsigned)block);
-    hk_build_move(b, HK_INSTR_COPY, &to, 1, &from, 1);
+    hk_build_from(b, local == p->i ? hk_in(0, 0) : hk_recv_from(b, block, (unsigned)block, 0));
+    hk_build_to(b, collnet_operand(b, p, HK_LINK_GATHER_SEND, (unsigned)block));
+    hk_build_instr(b, HK_INSTR_COPY);
   }
   hk_build_channel(b, DEAL);
   if (p->i >= g->parts)
@@ -115,10 +115,10 @@ static void collnet_build_scatter(hk_builder *b, const grouping *g) {
   hk_build_lane(b);
   for (int local = p->i; p->i < g->parts && local < p->per; local += g->parts) {
     int block = hk_home_local(p, local);
-    hk_operand from = collnet_operand(b, p, HK_LINK_SCATTER_RECV, (unsigned)block);
+    hk_build_from(b, collnet_operand(b, p, HK_LINK_SCATTER_RECV, (unsigned)block));
     hk_build_channel(b, COLLECT);
-    hk_operand to = local == p->i ? hk_out(0, 0) : hk_send_to(b, block, (unsigned)block, 0);
-    hk_build_move(b, HK_INSTR_FINAL, &to, 1, &from, 1);
+    hk_build_to(b, local == p->i ? hk_out(0, 0) : hk_send_to(b, block, (unsigned)block, 0));
+    hk_build_instr(b, HK_INSTR_FINAL);
   }
   hk_build_channel(b, COLLECT);
   if (p->i >= g->parts)

@@ -29,23 +29,23 @@ static void doubling_build_allreduce(hk_builder *b, const hk_build *w) {
     return;
   }
   hk_build_scratch(b, 1);
-  hk_operand from[2], sum = hk_scratch(0, 0);
-  unsigned nfrom = 0;
+  const hk_operand sum = hk_scratch(0, 0);
   int client = hk_cube_client(&cube, corner);
-  if (client >= 0) from[nfrom++] = hk_recv_from(b, client, 0, 0);
-  from[nfrom++] = hk_in(0, 0);
+  if (client >= 0) hk_build_from(b, hk_recv_from(b, client, 0, 0));
+  hk_build_from(b, hk_in(0, 0));
   for (int bit = 1; bit < cube.p; bit <<= 1) {
     int peer = hk_cube_rank(&cube, corner ^ bit);
-    hk_build_move(b, HK_INSTR_COPY, (hk_operand[]){sum, hk_send_to(b, peer, 0, 0)}, 2, from, nfrom);
-    bool lower = !(corner & bit);
-    from[lower ? 0 : 1] = sum;
-    from[lower ? 1 : 0] = hk_recv_from(b, peer, 0, 0);
-    nfrom = 2;
+    hk_build_to(b, sum);
+    hk_build_to(b, hk_send_to(b, peer, 0, 0));
+    hk_build_instr(b, HK_INSTR_COPY);
+    const bool lower = !(corner & bit);
+    const hk_operand other = hk_recv_from(b, peer, 0, 0);
+    hk_build_from(b, lower ? sum : other);
+    hk_build_from(b, lower ? other : sum);
   }
-  hk_operand to[2] = {hk_out(0, 0)};
-  unsigned nto = 1;
-  if (client >= 0) to[nto++] = hk_send_to(b, client, 0, 0);
-  hk_build_move(b, HK_INSTR_FINAL, to, nto, from, nfrom);
+  hk_build_to(b, hk_out(0, 0));
+  if (client >= 0) hk_build_to(b, hk_send_to(b, client, 0, 0));
+  hk_build_instr(b, HK_INSTR_FINAL);
 }
 
 static void doubling_build_allgather(hk_builder *b, const hk_build *w) {

@@ -22,12 +22,12 @@ typedef struct place {
 
 /* The sending lane awaits an empty slot that the receiving lane gives. Both use one channel. */
 static void halving_give(hk_builder *b) {
-  hk_operand to = hk_send_to(b, hk_builder_rank(b), 0, 0);
-  hk_build_move(b, 0, &to, 1, NULL, 0);
+  hk_build_to(b, hk_send_to(b, hk_builder_rank(b), 0, 0));
+  hk_build_instr(b, 0);
 }
 static void halving_await(hk_builder *b) {
-  hk_operand from = hk_recv_from(b, hk_builder_rank(b), 0, 0);
-  hk_build_move(b, 0, NULL, 0, &from, 1);
+  hk_build_from(b, hk_recv_from(b, hk_builder_rank(b), 0, 0));
+  hk_build_instr(b, 0);
 }
 
 /* A rank outside the cube. */
@@ -80,9 +80,10 @@ static void halving_receive(hk_builder *b, int peer, unsigned first, unsigned co
   const unsigned group = halving_group(count);
   hk_build_repeat(b, count / group);
   for (unsigned at = first; at < first + group; at++) {
-    const hk_operand from[] = {hk_recv_from(b, peer, at, (int)group),
-                               kept == HK_OUT ? hk_out(at, (int)group) : hk_in(at, (int)group)};
-    hk_build_move(b, flags, (hk_operand[]){hk_out(at, (int)group)}, 1, from, adds ? 2 : 1);
+    hk_build_from(b, hk_recv_from(b, peer, at, (int)group));
+    if (adds) hk_build_from(b, kept == HK_OUT ? hk_out(at, (int)group) : hk_in(at, (int)group));
+    hk_build_to(b, hk_out(at, (int)group));
+    hk_build_instr(b, flags);
   }
   halving_give(b);
   hk_build_end_repeat(b);

@@ -8,7 +8,7 @@
 struct hk_facts; /* base/facts.h */
 
 /* Size of the fact with these settings that ranks exchange at init. It is part of the wire format. */
-enum { HK_AGREE_FACT_BYTES = 216 };
+enum { HK_AGREE_FACT_BYTES = 224 };
 
 /* Reads this rank's settings into c->selection, and finds its tuner plugin. Fills `fact` (8-aligned). */
 hk_status hk_consistency_publish(ncclComm_t c, void *fact);

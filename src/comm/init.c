@@ -47,14 +47,15 @@ static hk_status init_over(ncclComm_t c, const hk_init *how, hk_children_watch *
     hk_failure_record(c, &e);
   }
   if (rc == HK_OK) return rc;
+  const int failure = atomic_load(&c->health.failure);
   if (c->bootstrap && atomic_load(&c->health.closing) == HK_CLOSING_ABORT)
     hk_bootstrap_announce(c->bootstrap, &(hk_event){.kind = HK_EVENT_ABORT, .rank = c->rank});
   else if (c->bootstrap)
     rc = hk_comm_failed(c, rc); /* the others wait for this rank */
   else if (!explained && how->parent && hk_children_parent_failed(how->parent))
     rc = hk_failure_resolve(how->parent, NULL); /* that failure ended the exchange */
-  else if (!explained && atomic_load(&c->health.failure))
-    rc = hk_failure_resolve(c, NULL); /* another rank's failure: its event has the text */
+  else if (!explained && failure && (failure != HK_ERR_REMOTE || !hk_lacks(rc)))
+    rc = hk_failure_resolve(c, NULL); /* its event has the text; another rank's is no cause of this one's own */
   if (rc != HK_OK) hk_comm_fail(c, rc, hk_last_error());
   return rc;
 }
@@ -63,6 +64,7 @@ hk_status hk_comm_init(ncclComm_t c, const hk_init *how) {
   hk_status rc = HK_OK;
   uint64_t begin = hk_now_ns(), joined;
   hk_children_watch watch = {0};
+  int spare = how->parent && !how->grows ? -1 : hk_bootstrap_spare();
   hk_bootstrap_options o = {.rank = c->rank,
                             .nranks = c->nranks,
                             .name = c->options.name,
@@ -72,6 +74,7 @@ hk_status hk_comm_init(ncclComm_t c, const hk_init *how) {
                             .on_failure = hk_failure_received,
                             .report = hk_watch_report,
                             .meter = c->order.meter,
+                            .spare = &spare,
                             .arg = c};
   if (c->rank == 0) hk_param_report_names(true);
   hk_children_watch_begin(&watch, c, how); /* first: members learn of a failure from here on */
@@ -80,6 +83,7 @@ hk_status hk_comm_init(ncclComm_t c, const hk_init *how) {
     c->service = hk_service_share(c->lender->service);
   else if (rc == HK_OK)
     rc = hk_service_new(&c->service, "hocket-service");
+  if (rc != HK_OK) hk_bootstrap_end_spare(&spare);
   if (rc != HK_OK && !how->parent) hk_comm_report_abort(c->settings, how);
   HK_TRY(rc, out);
   hk_ras_part_watch(c);
@@ -102,6 +106,7 @@ hk_status hk_comm_init(ncclComm_t c, const hk_init *how) {
           c->options.name[0] ? " name " : "", c->options.name, (double)(hk_now_ns() - begin) / 1e6,
           (double)(joined - begin) / 1e6);
 out:
+  hk_bootstrap_end_spare(&spare);
   c->lender = NULL;
   rc = init_over(c, how, &watch, rc);
   atomic_store(&c->health.progress, (int)rc);

@@ -23,12 +23,15 @@ static const struct {
   bool rate;
 } rows[] = {HK_CONSTANTS(ROW_US, ROW_RATE)};
 
+static bool constants_of_net(size_t i) { return !strncmp(rows[i].name, "net_", 4); }
+
 static double *constants_field(hk_constants *k, size_t i) { return (double *)(void *)((char *)k + rows[i].at); }
 
 hk_status hk_constants_write(const hk_constants *k, FILE *to) {
   hk_constants copy = *k;
   fputs("# Measured by `hocket tune`.  Without this file Hocket uses built-in values.\n", to);
   for (size_t i = 0; i < HK_ARRAY_LENGTH(rows); i++) {
+    if (constants_of_net(i) && !k->net_measured) continue;
     double v = *constants_field(&copy, i);
     fprintf(to, "%s = %.6g # %s\n", rows[i].name, rows[i].rate ? 1 / v : v, rows[i].about);
   }
@@ -47,6 +50,7 @@ static hk_status constants_read_line(hk_constants *k, const char *path, int numb
       return HK_FAIL(HK_ERR_ARGUMENT, "%s:%d: %s must be a number from %g to %g: run `hocket tune` again", path, number,
                      rows[i].name, rows[i].least, rows[i].most);
     *constants_field(k, i) = rows[i].rate ? 1 / v : v;
+    if (constants_of_net(i)) k->net_measured = 1;
     return HK_OK;
   }
   return HK_FAIL(HK_ERR_ARGUMENT, "%s:%d: there is no constant \"%.*s\": run `hocket tune` again", path, number, (int)n,

@@ -2,6 +2,7 @@
 #pragma once
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 #include <stdio.h>
 #include "../base/status.h"
 
@@ -29,6 +30,7 @@ typedef struct hk_constants {
 #define CONSTANTS_FIELD(field, ...) double field;
   HK_CONSTANTS(CONSTANTS_FIELD, CONSTANTS_FIELD)
 #undef CONSTANTS_FIELD
+  uint64_t net_measured; /* not 0: those whose names begin with net_ are a measurement's, and not built-in */
 } hk_constants;
 extern const hk_constants hk_constants_default;
 /* A file of `hocket tune`. */

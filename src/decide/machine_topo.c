@@ -231,7 +231,7 @@ hk_machine hk_machine_of_gpus(const hk_gpu_facts *f, const hk_constants *constan
   inside.mesh_us_per_b = fmax(fmax(inside.mesh_us_per_b, link), least);
   inside.one_us_per_b = fmax(inside.one_us_per_b, least);
   /* What was measured between these hosts (hocket tune --between) is nearer to the truth than what their ports show. */
-  if (p.ports_us_per_b <= 0 || constants->net_us_per_b != hk_constants_default.net_us_per_b) {
+  if (p.ports_us_per_b <= 0 || constants->net_measured) {
     p.ports_us_per_b = constants->net_us_per_b;
     p.between = (hk_level){.alpha_us = constants->net_alpha_us + HK_GPU_INSTR_US + HK_GPU_PROXY_US,
                            .ring_us_per_b = constants->net_us_per_b,

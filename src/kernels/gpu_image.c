@@ -34,8 +34,13 @@ static hk_status gpu_image_read_file(const char *name) {
   if (bytes <= 0 || fseek(f, 0, SEEK_SET) != 0)
     HK_GIVE_UP(HK_FAIL(HK_ERR_SYSTEM, "HOCKET_CUDA_IMAGE=%s is empty, or no file", name), out);
   image = malloc((size_t)bytes + 1);
-  if (!image || fread(image, 1, (size_t)bytes, f) != (size_t)bytes)
-    HK_GIVE_UP(HK_FAIL_ERRNO("HOCKET_CUDA_IMAGE=%s: reading %ld bytes", name, bytes), out);
+  if (!image) HK_GIVE_UP(HK_FAIL_ERRNO("HOCKET_CUDA_IMAGE=%s: no memory for %ld bytes", name, bytes), out);
+  const size_t got = fread(image, 1, (size_t)bytes, f);
+  if (ferror(f)) HK_GIVE_UP(HK_FAIL_ERRNO("HOCKET_CUDA_IMAGE=%s cannot be read", name), out);
+  if (got != (size_t)bytes)
+    HK_GIVE_UP(
+        HK_FAIL(HK_ERR_SYSTEM, "HOCKET_CUDA_IMAGE=%s ends after %zu of its %ld bytes: copy it anew", name, got, bytes),
+        out);
   image[bytes] = 0; /* PTX is a string */
   file_image = image;
   file_bytes = (size_t)bytes;

@@ -36,7 +36,8 @@ static void open_scene(gpu_ranks *g, int devices, ncclConfig_t *config) {
 }
 static void close_scene(gpu_ranks *g, const char *name) {
   gpu_wait(g);
-  trace_end(GOLDEN, name);
+  trace_stop();
+  trace_compare(GOLDEN, name);
   gpu_close(g);
   scratch_remove();
 }
@@ -254,12 +255,21 @@ static void registered(const char *name) {
   close_scene(&g, name);
 }
 
+/* One process after the other: an update appends their lines. */
+static void end_traces(gpu_place *p) {
+  char name[40];
+  snprintf(name, sizeof name, "%s %d", getenv("SCENE"), p->process);
+  trace_stop();
+  for (int first = 0; first < p->g.n; first += p->each) {
+    if (first == p->first) trace_compare(GOLDEN, name);
+    meet_all(p);
+  }
+}
+
 /* Ranks of two processes, each on a host of its own or both on one: each process has its own lines. */
 static void near_and_far(gpu_place *p) {
   static const size_t counts[] = {5, 3000, 16000};
   gpu_ranks *g = &p->g;
-  char name[40];
-  snprintf(name, sizeof name, "%s %d", getenv("SCENE"), p->process);
   trace_begin(g);
   trace_step("files of memory that are open", (size_t)emu_memory_files());
   for (hk_coll coll = HK_ALLREDUCE; coll < HK_COLL_COUNT; coll++)
@@ -275,14 +285,11 @@ static void near_and_far(gpu_place *p) {
       OK_NCCL(ncclGroupEnd());
       trace_step(hk_coll_name(coll), counts[i]);
     }
-  trace_end(GOLDEN, name);
-  meet_all(p);
+  end_traces(p);
 }
 /* A rank in each of two processes gives its memory back and gets it again. */
 static void back_and_again(gpu_place *p) {
   gpu_ranks *g = &p->g;
-  char name[40];
-  snprintf(name, sizeof name, "%s %d", getenv("SCENE"), p->process);
   trace_begin(g);
   for (int round = 0; round < 3; round++) {
     for (int i = 0; i < 3; i++) {
@@ -295,15 +302,12 @@ static void back_and_again(gpu_place *p) {
     OK_NCCL(ncclCommResume(g->comm[p->first]));
     trace_step("resumed", (size_t)round);
   }
-  trace_end(GOLDEN, name);
-  meet_all(p);
+  end_traces(p);
 }
 /* One-sided operations between hosts and inside of them, outside of graphs and in them. */
 static void puts_to_all(gpu_place *p) {
   gpu_ranks *g = &p->g;
-  char name[40];
   CUgraph graph;
-  snprintf(name, sizeof name, "%s %d", getenv("SCENE"), p->process);
   for (int r = p->first; r < p->first + p->each; r++) {
     emu_use(g->device[r]);
     OK_NCCL(ncclMemAlloc(&window_memory[r], 1 << 20));
@@ -329,8 +333,7 @@ static void puts_to_all(gpu_place *p) {
       if (turn % 2) OK(GraphDestroy(graph));
       trace_step("rank", (size_t)r);
     }
-  trace_end(GOLDEN, name);
-  meet_all(p);
+  end_traces(p);
   for (int r = p->first; r < p->first + p->each; r++) {
     OK_NCCL(ncclCommWindowDeregister(g->comm[r], windows[r]));
     OK_NCCL(ncclMemFree(window_memory[r]));

@@ -49,6 +49,16 @@ int epoll_create1(int flags) { return fails(EPOLL, EMFILE) ? -1 : (int)syscall(S
 int epoll_ctl(int epoll, int op, int fd, struct epoll_event *event) {
   return op == EPOLL_CTL_ADD && fails(EPOLL_ADD, ENOSPC) ? -1 : (int)syscall(SYS_epoll_ctl, epoll, op, fd, event);
 }
+/* Service threads are late once a call has failed: what a rank knows must not wait for them. */
+int epoll_wait(int epoll, struct epoll_event *events, int most, int patience_ms) {
+  if (scene.error) usleep(50000);
+  return (int)syscall(SYS_epoll_pwait, epoll, events, most, patience_ms, NULL, 0);
+}
+/* Rank 0 is late where its bootstrap begins: the other rank's connections come early. */
+pid_t getpid(void) {
+  if (counts) usleep(20000);
+  return (pid_t)syscall(SYS_getpid);
+}
 int eventfd(unsigned value, int flags) {
   return fails(EVENTFD, EMFILE) ? -1 : (int)syscall(SYS_eventfd2, value, flags);
 }

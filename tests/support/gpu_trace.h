@@ -340,8 +340,7 @@ static inline void trace_step(const char *name, size_t number) {
   free(trace.text);
   trace.to = open_memstream(&trace.text, &trace.size);
 }
-/* Compares the steps with the file's lines that begin with the scene's name. */
-static inline void trace_end(const char *file, const char *scene) {
+static inline void trace_stop(void) {
   trace_step("the rest", 0);
   fclose(trace.to);
   fclose(trace.steps);
@@ -354,6 +353,9 @@ static inline void trace_end(const char *file, const char *scene) {
       emu_use(d);
       OK(StreamDestroy(trace.reader[d]));
     }
+}
+/* After the stop: compares the steps with the file's lines that begin with the scene's name. */
+static inline void trace_compare(const char *file, const char *scene) {
   golden g = golden_open(file, scene);
   for (char *line = trace.list, *end; (end = strchr(line, '\n')); line = end + 1) {
     *end = 0;

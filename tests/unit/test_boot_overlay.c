@@ -396,6 +396,11 @@ TEST_LOOP(accepts_what_it_expects, 6) {
 
 static void no_callback(void *arg, int fd, uint32_t events) { (void)arg, (void)fd, (void)events; }
 
+/* A service thread that is busy with something else. */
+static void hold(void *arg, int fd, uint32_t events) {
+  (void)fd, (void)events;
+  while (atomic_load((_Atomic(int) *)arg)) usleep(1000);
+}
 /* A connection that this rank cannot use: the peer gets the cause and a goodbye, and the others the event. */
 TEST(declines) {
   uint8_t got[HK_EVENT_BYTES + HK_EVENT_TEXT];
@@ -406,7 +411,12 @@ TEST(declines) {
   ck_assert_int_eq(socketpair(AF_UNIX, SOCK_STREAM, 0, pair), 0);
   peer[at] = pair[1];
   ck_assert_int_eq(hk_service_add(b->o.service, pair[0], 0, no_callback, NULL), HK_OK); /* another one has it */
+  _Atomic(int) busy = 1;
+  hk_service_work work = {.fn = hold, .arg = &busy};
+  hk_service_post(b->o.service, &work);
   ck_assert(!hk_overlay_accept(b, &h, pair[0]));
+  ck_assert(b->failures.broken && b->failures.first_event.rank == SELF); /* the rank's own waits end at once */
+  atomic_store(&busy, 0);
   ck_assert(l->fd == -1 && l->end == HK_END_CLOSED);
   hk_frame f = hear(at, got);
   ck_assert(f.type == HK_FRAME_EVENT && hk_event_decode(&e, got, f.bytes, RANKS));
@@ -453,7 +463,8 @@ TEST_LOOP(tolerates, 8) {
 
 /* ---- opening ---- */
 
-/* A listener that accepts no connection: the error names it, and not ranks that may be waited for. */
+/* A listener that accepts no connection: the error names it, and not ranks that may be waited for; or this rank's own
+ * failure, if there is one. */
 TEST(dials_until_the_deadline) {
   hk_contact c = {.n = 1, .process = 77};
   int fd;
@@ -466,6 +477,12 @@ TEST(dials_until_the_deadline) {
   ck_assert_msg(strstr(hk_last_error(), "cannot reach rank 6 of 7"), "%s", hk_last_error());
   ck_assert_msg(strstr(hk_last_error(), "connected, but no answer"), "%s", hk_last_error());
   ck_assert(atomic_load(&b->call.gave_up_ns) && atomic_load(&b->call.awaited) == 6); /* for ranks that ask */
+  const hk_event own = {
+      .kind = HK_EVENT_ERROR, .rank = SELF, .from = SELF, .code = HK_ERR_SYSTEM, .text = "no descriptor is left"};
+  ck_assert(hk_event_note(b, &own) && !hk_event_note(b, &own));
+  b->call.deadline_ns = hk_now_ns() + 250000000;
+  ck_assert_int_eq(hk_overlay_connect(b, 0, &env), HK_ERR_SYSTEM);
+  ck_assert_msg(strstr(hk_last_error(), own.text), "%s", hk_last_error());
   close(fd);
 }
 

@@ -57,13 +57,19 @@ TEST(gpu_memory_is_refused) {
 
 /* A file of kernels that cannot be read. One in sysfs is said to have a page, and has less. */
 TEST(unread_image) {
-  static const char *const names[] = {"/no/such/file", "/dev/null", "/sys/devices/system/cpu/online"};
+  static const char *const files[][2] = {{"/no/such/file", "ENOENT"},
+                                         {"/dev/null", " is empty, or no file"},
+                                         {"/proc/self", " is empty, or no file"},
+                                         {"/sys/devices/system/cpu/online", " ends after "}};
   const void *image;
   size_t bytes;
-  for (size_t i = 0; i < HK_ARRAY_LENGTH(names); i++) {
-    set_param("HOCKET_CUDA_IMAGE", names[i]);
+  for (size_t i = 0; i < HK_ARRAY_LENGTH(files); i++) {
+    set_param("HOCKET_CUDA_IMAGE", files[i][0]);
+    errno = EXDEV; /* of some call before */
     ck_assert_int_eq(hk_gpu_image(&image, &bytes), HK_ERR_SYSTEM);
-    ck_assert_ptr_nonnull(strstr(hk_last_error(), names[i]));
+    ck_assert_ptr_nonnull(strstr(hk_last_error(), files[i][0]));
+    ck_assert_ptr_nonnull(strstr(hk_last_error(), files[i][1]));
+    ck_assert_ptr_null(strstr(hk_last_error(), "EXDEV"));
   }
 }
 

@@ -104,7 +104,7 @@ static void check_reading(const ncclConfig_t *given) {
 
 TEST(reading) {
   setenv("NCCL_DEBUG", "NONE", 1);
-  fuzz_begin();
+  fuzz_begin(500000);
   do {
     ncclConfig_t *c = any_config();
     check_reading(c);
@@ -290,7 +290,7 @@ TEST(limits) {
 
 TEST(creating) {
   setenv("NCCL_DEBUG", "NONE", 1);
-  fuzz_begin();
+  fuzz_begin(3000);
   do {
     ncclConfig_t *c = any_config(), full;
     ncclUniqueId id;

@@ -2,11 +2,11 @@
 /* Random programs on the executor, all ranks in one thread: proved programs must give right results, whatever the
  * sizes, the order of ranks, the number of channels, and whether links carry copies or references. HOCKET_TEST_SECONDS
  * and HOCKET_TEST_SEED: see scripts/fuzz.sh. */
-#include "../../src/base/wait.h" /* hk_now_ns */
 #include "../../src/kernels/exec_lanes.h"
 #include "../../src/kernels/steps.h"
 #include "../../src/program/builder.h"
 #include "../../src/transport/transport.h"
+#include "../support/fuzz.h"
 #include "../support/randprog.h"
 #include "../support/randprog_emit.h" /* RAND_RANKS */
 #include "../support/suite.h"
@@ -337,9 +337,8 @@ static void free_world(world *w) {
 }
 
 TEST(random_programs_run_right) {
-  const char *seconds = getenv("HOCKET_TEST_SECONDS"), *given = getenv("HOCKET_TEST_SEED");
-  uint64_t end = hk_now_ns() + (uint64_t)((seconds ? atof(seconds) : 1.0) * 1e9);
-  uint64_t seed = given ? strtoull(given, NULL, 10) : 1;
+  fuzz_begin(500);
+  uint64_t seed = fuzz_seed;
   do {
     world *w = calloc(1, sizeof *w);
     w->seed = seed;
@@ -355,8 +354,8 @@ TEST(random_programs_run_right) {
                   (unsigned long long)seed, hk_coll_name(w->p.coll), w->p.nranks, w->count, w->launch.chunk,
                   w->channels, in_place ? "in place" : "out of place", trouble);
     free_world(w);
-  } while (seed++, hk_now_ns() < end);
-  ck_assert(seed < 50 || (noffers > 0 && nplaced > 0));
+  } while (seed++, fuzz_goes_on());
+  ck_assert(fuzz_case < 50 || (noffers > 0 && nplaced > 0));
 }
 
 /* ---- which programs run as steps ---- */

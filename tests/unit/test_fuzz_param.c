@@ -77,7 +77,7 @@ static void check_one_value(void) {
 }
 
 TEST(files_and_environments) {
-  fuzz_begin();
+  fuzz_begin(400);
   scratch_make();
   setenv("HOME", scratch_folder, 1);
   setenv("NCCL_CONF_FILE", scratch_path("conf"), 1);
@@ -98,7 +98,7 @@ TEST(files_and_environments) {
 }
 
 TEST(log_settings) {
-  fuzz_begin();
+  fuzz_begin(1000);
   scratch_make();
   setenv("NCCL_DEBUG", "TRACE", 1);
   ck_assert_ptr_nonnull(freopen("/dev/null", "w", stdout)); /* names that cannot be opened fall back to it */
@@ -119,7 +119,7 @@ TEST(log_settings) {
 }
 
 TEST(nearest_names) {
-  fuzz_begin();
+  fuzz_begin(100000);
   do {
     char junk[120];
     const char *name = any_name(), *list[] = {name, junk};

@@ -3,20 +3,11 @@
 /* Random programs.  Valid ones must be proved, broken ones rejected; and what the verifier accepts, by whatever way it
  * came about, must give right results in every schedule that a plain interpreter tries.  Damaged text crashes nothing.
  * HOCKET_TEST_SECONDS and HOCKET_TEST_SEED: see scripts/fuzz.sh. */
-#include "../../src/base/wait.h" /* hk_now_ns */
 #include "../../src/program/verify.h"
+#include "../support/fuzz.h"
 #include "../support/randprog.h"
 #include "../support/refrun.h"
 #include "../support/suite.h"
-
-static uint64_t first_seed(void) {
-  const char *given = getenv("HOCKET_TEST_SEED");
-  return given ? strtoull(given, NULL, 10) : 1;
-}
-static uint64_t deadline(void) {
-  const char *seconds = getenv("HOCKET_TEST_SECONDS");
-  return hk_now_ns() + (uint64_t)((seconds ? atof(seconds) : 1.0) * 1e9 / 4); /* four tests */
-}
 
 static hk_status verify(const randprog *p, unsigned slots, unsigned waves, bool in_place, hk_verify_report *report) {
   hk_verify_options o = {.slots = slots, .waves = waves, .in_place = in_place, .orders = true};
@@ -28,7 +19,8 @@ static hk_status verify(const randprog *p, unsigned slots, unsigned waves, bool 
   (unsigned long long)seed, hk_coll_name(p.coll), p.nranks, slots, waves, in_place ? "in place" : "out of place"
 
 TEST(valid_is_proved) {
-  uint64_t end = deadline(), seed = first_seed();
+  fuzz_begin(300);
+  uint64_t seed = fuzz_seed;
   do {
     randprog p;
     randprog_make(&p, seed, 0, -1);
@@ -41,11 +33,12 @@ TEST(valid_is_proved) {
       ck_assert_msg(!trouble, WHERE ": %s", WHERE_ARGS, trouble);
     }
     randprog_free(&p);
-  } while (seed++, hk_now_ns() < end);
+  } while (seed++, fuzz_goes_on());
 }
 
 TEST(broken_is_rejected) {
-  uint64_t end = deadline(), seed = first_seed();
+  fuzz_begin(5000);
+  uint64_t seed = fuzz_seed;
   do {
     randprog p;
     randprog_make(&p, seed, 0, -1);
@@ -59,11 +52,12 @@ TEST(broken_is_rejected) {
       ck_assert_msg(report.rank >= 0 && strstr(report.message, "rank"), WHERE ": \"%s\"", WHERE_ARGS, report.message);
     }
     randprog_free(&p);
-  } while (seed++, hk_now_ns() < end);
+  } while (seed++, fuzz_goes_on());
 }
 
 TEST(accepted_runs_right) {
-  uint64_t end = deadline(), seed = first_seed();
+  fuzz_begin(100);
+  uint64_t seed = fuzz_seed;
   do {
     randprog p;
     randprog_make(&p, seed, 0, -1);
@@ -77,7 +71,7 @@ TEST(accepted_runs_right) {
         ck_assert_msg(!trouble, WHERE ": %s, accepted, but %s", WHERE_ARGS, what, trouble);
       }
     randprog_free(&p);
-  } while (seed++, hk_now_ns() < end);
+  } while (seed++, fuzz_goes_on());
 }
 
 /* Changes a few bytes: digits, brackets, words and lines. */
@@ -98,7 +92,8 @@ static void damage(char *text, uint64_t *seed) {
 }
 
 TEST(damaged_text) {
-  uint64_t end = deadline(), seed = first_seed();
+  fuzz_begin(4000);
+  uint64_t seed = fuzz_seed;
   do {
     randprog p;
     uint64_t random = seed;
@@ -125,7 +120,7 @@ TEST(damaged_text) {
     }
     free(text);
     randprog_free(&p);
-  } while (seed++, hk_now_ns() < end);
+  } while (seed++, fuzz_goes_on());
 }
 
 int main(void) {

@@ -220,12 +220,11 @@ TEST(as_before) {
 TEST(invented) {
   machine m;
   uint32_t nodes[HK_SEARCH_RANKS];
-  int rounds = 0;
-  fuzz_begin();
-  for (; fuzz_goes_on(); rounds++) {
+  fuzz_begin(25);
+  do {
     invent(&m);
     hk_topo *t = build(&m, false), *other = build(&m, true);
-    ck_assert_msg(t->hash == other->hash, "seed %llu, round %d", (unsigned long long)fuzz_seed, rounds);
+    ck_assert_msg(t->hash == other->hash, "seed %llu, round %u", (unsigned long long)fuzz_seed, fuzz_case);
     hk_path_rules rules = any_rules();
     hk_paths *p, *q;
     ck_assert_int_eq(hk_paths_new(&p, t, &rules), HK_OK);
@@ -237,8 +236,8 @@ TEST(invented) {
       ck_assert_int_eq(hk_search_channels(&c, p, &what), HK_OK);
       ck_assert_int_eq(hk_search_channels(&d, q, &what), HK_OK);
       check_channels(c, p, &what);
-      ck_assert_msg(c->hash == d->hash && c->steps == d->steps, "seed %llu, round %d", (unsigned long long)fuzz_seed,
-                    rounds);
+      ck_assert_msg(c->hash == d->hash && c->steps == d->steps, "seed %llu, round %u", (unsigned long long)fuzz_seed,
+                    fuzz_case);
       hk_channels_free(c);
       hk_channels_free(d);
     }
@@ -246,8 +245,7 @@ TEST(invented) {
     hk_paths_free(q);
     hk_topo_free(t);
     hk_topo_free(other);
-  }
-  printf("%d machines from seed %llu\n", rounds, (unsigned long long)fuzz_seed);
+  } while (fuzz_goes_on());
 }
 
 int main(void) {

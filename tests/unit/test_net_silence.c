@@ -33,9 +33,9 @@ static int own_fd(const bench *b) { return ((hk_socket_conn *)((hk_net_end *)b->
 
 /* Nothing that comes in reaches either socket any more, as when the cable is out. */
 static void cut(bench *b) {
+  b->cut_ns = hk_now_ns(); /* first: on a busy machine this thread may rest between the cut and here */
   silence(b->fd, true);
   silence(own_fd(b), true);
-  b->cut_ns = hk_now_ns();
 }
 
 static void step(bench *b, uint64_t began_ns) {
@@ -99,7 +99,9 @@ TEST(tells_slow_peers_from_lost_hosts) {
     } else {
       ck_assert_msg(b->rc == HK_ERR_REMOTE, "%s: no error after %d s", b->what, BOUND_S);
       ck_assert_msg(b->ended_ns - b->cut_ns > LIMIT_S * 750000000ull, "%s: too early: %s", b->what, b->text);
-      ck_assert_msg(strstr(b->text, "the host of rank 1") != NULL, "%s: %s", b->what, b->text);
+      /* By a check, or by the kernel's own end of the connection, if this thread is late. */
+      ck_assert_msg(strstr(b->text, "rank 1 (") && strstr(b->text, "its host does not answer"), "%s: %s", b->what,
+                    b->text);
     }
     end(b);
   }

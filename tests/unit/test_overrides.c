@@ -107,6 +107,15 @@ TEST(constants) {
   ck_assert_double_eq_tol(back.memory_alpha_us, 0.4, 1e-9);
   ck_assert_double_eq_tol(back.copy_us_per_b * 12000, 1, 1e-5);
   ck_assert_double_eq_tol(back.tcp_us_per_b * 2500, 1, 1e-5);
+  /* The network counts as measured if the file has it, whatever the values. */
+  ck_assert(!back.net_measured);
+  k.net_measured = 1;
+  f = fopen(path, "w");
+  ck_assert_int_eq(hk_constants_write(&k, f), HK_OK);
+  fclose(f);
+  ck_assert_int_eq(hk_constants_read(&back, path), HK_OK);
+  ck_assert(back.net_measured);
+  ck_assert_double_eq(back.net_us_per_b, hk_constants_default.net_us_per_b);
   put(path, "switch_us = 3\n");
   ck_assert_int_eq(hk_constants_read(&back, path), HK_OK);
   ck_assert_double_eq(back.switch_us, 3);
@@ -327,7 +336,9 @@ TEST(texts) {
   char *measured = NULL, name[40];
   size_t size;
   FILE *f = open_memstream(&measured, &size);
-  hk_constants_write(&hk_constants_default, f);
+  hk_constants all = hk_constants_default;
+  all.net_measured = 1;
+  hk_constants_write(&all, f);
   fclose(f);
   for (int i = 0; i < 5; i++) {
     snprintf(name, sizeof name, "rules %d", i);

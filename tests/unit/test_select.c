@@ -289,6 +289,30 @@ TEST(sensible) {
   ck_assert_str_ne(choose(&many, HK_BROADCAST, 8)->name, "chain");
 }
 
+/* GPUs of several hosts: what was measured between them counts, also if it is what the built-in constants say; else
+ * their ports do. */
+TEST(measured_between_hosts) {
+  hk_gpu_facts f = {.team.nranks = 4,
+                    .team.nhosts = 4,
+                    .team.ranks_per_host = 1,
+                    .team.least_per_host = 1,
+                    .ranks_per_gpu = 1,
+                    .sm = 90,
+                    .max_channels = 16,
+                    .slot_bytes = 131072,
+                    .nslots = 8,
+                    .prices = {.known = 1, .ports_us_per_b = 1e-6, .between.ring_us_per_b = 2e-6}};
+  hk_constants k = hk_constants_default;
+  for (k.net_measured = 0; k.net_measured < 2; k.net_measured++)
+    for (int ports = 0; ports < 2; ports++) {
+      f.prices.ports_us_per_b = ports * 1e-6;
+      const hk_machine m = hk_machine_of_gpus(&f, &k);
+      const bool constants = k.net_measured || !ports;
+      ck_assert_double_eq(m.between.ring_us_per_b, constants ? k.net_us_per_b : 2e-6);
+      ck_assert_double_eq(m.ports_us_per_b, constants ? k.net_us_per_b : 1e-6);
+    }
+}
+
 /* GPUs of several hosts: LL for short messages, which go over the network in lines; what is longer than these has the
  * fence whatever the protocol. */
 TEST(lines_between_hosts) {

@@ -75,6 +75,8 @@ TEST(fits_between) {
   hk_constants found = hk_tune_fit(&t, 1, &hk_constants_default);
   ck_assert_double_gt(error_of(&t, 1, &hk_constants_default), 0.3);
   ck_assert_double_lt(error_of(&t, 1, &found), 0.05);
+  ck_assert(found.net_measured);
+  found.net_measured = 0;
   found.net_alpha_us = hk_constants_default.net_alpha_us;
   found.net_us_per_b = hk_constants_default.net_us_per_b;
   found.net_message_us = hk_constants_default.net_message_us;

@@ -76,6 +76,7 @@ hk_constants hk_tune_fit(const hk_tune_table *tables, int n, const hk_constants 
   const bool far = n > 0 && tables[0].machine.team.nhosts > 1;
   const size_t *fields = far ? between : inside, nfields = far ? HK_ARRAY_LENGTH(between) : HK_ARRAY_LENGTH(inside);
   hk_constants k = *others;
+  if (far) k.net_measured = 1;
   for (size_t i = 0; i < nfields; i++)
     memcpy((char *)&k + fields[i], (const char *)&hk_constants_default + fields[i], sizeof(double));
   double least = fit_misfit(tables, n, &k);
