@@ -60,9 +60,9 @@ typedef struct hk_bootstrap_options {
   int *spare;
 } hk_bootstrap_options;
 
-/* Such a descriptor; -1: there is none left. And its end; `spare` may be NULL, or -1. */
+/* Returns a descriptor for hk_bootstrap_options.spare; -1 if the process has none left. */
 int hk_bootstrap_spare(void);
-void hk_bootstrap_end_spare(int *spare);
+void hk_bootstrap_end_spare(int *spare); /* NULL or -1: does nothing */
 
 /* The key of ncclSetEncryption; NULL: none. HK_ERR_USAGE if the process already has a listener with another key. */
 hk_status hk_bootstrap_encrypt(const char *key);

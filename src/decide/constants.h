@@ -30,7 +30,8 @@ typedef struct hk_constants {
 #define CONSTANTS_FIELD(field, ...) double field;
   HK_CONSTANTS(CONSTANTS_FIELD, CONSTANTS_FIELD)
 #undef CONSTANTS_FIELD
-  uint64_t net_measured; /* not 0: those whose names begin with net_ are a measurement's, and not built-in */
+  /* Not 0: those whose names begin with net_ were measured. A whole word, because ranks compare all bytes. */
+  uint64_t net_measured;
 } hk_constants;
 extern const hk_constants hk_constants_default;
 /* A file of `hocket tune`. */
