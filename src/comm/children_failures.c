@@ -158,11 +158,13 @@ hk_status hk_children_check_failures(void *watch) {
  * the failure. */
 static bool children_failures_aborted_since(const hk_children_watch *w) {
   ncclComm_t parent = w->how->parent;
-  char words[HK_EVENT_TEXT];
+  char words[HK_EVENT_TEXT], cause[HK_ERROR_TEXT];
   bool own;
   if (atomic_load(&parent->health.closing) == HK_CLOSING_ABORT || !children_failures_find_failure(w, &own, words))
     return false;
+  snprintf(cause, sizeof cause, "%s", hk_last_error());
   (void)hk_failure_resolve(parent, NULL);
+  hk_error_adopt(cause); /* this rank's own error, perhaps */
   pthread_mutex_lock(&parent->health.lock);
   bool aborted = parent->health.settle_ns && parent->health.cause->kind == HK_EVENT_ABORT;
   pthread_mutex_unlock(&parent->health.lock);

@@ -48,14 +48,16 @@ static hk_status init_over(ncclComm_t c, const hk_init *how, hk_children_watch *
   }
   if (rc == HK_OK) return rc;
   const int failure = atomic_load(&c->health.failure);
+  /* An error of this rank's own is its cause, whatever the others have done since. */
+  const bool own = hk_lacks(rc) && (!failure || failure == HK_ERR_REMOTE);
   if (c->bootstrap && atomic_load(&c->health.closing) == HK_CLOSING_ABORT)
     hk_bootstrap_announce(c->bootstrap, &(hk_event){.kind = HK_EVENT_ABORT, .rank = c->rank});
   else if (c->bootstrap)
     rc = hk_comm_failed(c, rc); /* the others wait for this rank */
-  else if (!explained && how->parent && hk_children_parent_failed(how->parent))
+  else if (!explained && !own && how->parent && hk_children_parent_failed(how->parent))
     rc = hk_failure_resolve(how->parent, NULL); /* that failure ended the exchange */
-  else if (!explained && failure && (failure != HK_ERR_REMOTE || !hk_lacks(rc)))
-    rc = hk_failure_resolve(c, NULL); /* its event has the text; another rank's is no cause of this one's own */
+  else if (!explained && !own && failure)
+    rc = hk_failure_resolve(c, NULL); /* its event has the text */
   if (rc != HK_OK) hk_comm_fail(c, rc, hk_last_error());
   return rc;
 }
