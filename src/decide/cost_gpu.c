@@ -49,12 +49,11 @@ static double cost_gpu_again_us(const hk_machine *m, const hk_outline *o, const 
   const hk_summary *s = &o->summary;
   const double held = cost_gpu_chain_us(m, o, w, s->held_again);
   if (s->again.rounds) return fmax(held, cost_gpu_chain_us(m, o, w, s->again));
-  const double inside = m->inside.alpha_us + m->sync_us;
-  const double trip = s->first.far ? m->between.alpha_us + hk_far_sync_us(m, w->message) : inside;
+  const double trip = s->first.far ? m->between.alpha_us + hk_far_sync_us(m, w->message)
+                                   : m->inside.alpha_us + m->sync_us;
   /* A slot is free again when its message was written, has come and was read, and the receiver's word is back. */
   const double slot = 2 * (trip + w->lane_us + w->message * w->pace);
-  double credit = (slot + (s->first.far ? w->message * m->between.one_us_per_b : 0)) / m->nslots;
-  if (hk_is_switched(m, o)) credit = fmax(s->first.far ? credit : 0, 2 * inside / HK_GPU_SWITCH_SLOTS);
+  const double credit = (slot + (s->first.far ? w->message * m->between.one_us_per_b : 0)) / m->nslots;
   /* its bytes move while other credits return */
   return fmax(held, fmax((double)s->most.longest * w->lane_us, credit - w->message * w->pace));
 }
@@ -325,7 +324,7 @@ double hk_price_gpu(const hk_machine *m, const hk_outline *o, double block) {
   if (s->again.rounds && hk_is_switched(m, o)) path = cost_gpu_waits_us(m, o, &w, path, need);
   const double low = fmax(fmax(lane, path), links);
   const double turns = cost_gpu_turns_us(m, o, &w, need);
-  const double high = latency + fmax(last + alone, need + turns + fill + (double)s->most.silent * slice + after);
+  const double high = latency + fmax(last + alone, need + turns + fill + after);
   double us = pow(low, 1 - HK_GPU_SHARED) * pow(fmax(low, high), HK_GPU_SHARED);
   if (hk_gpu_is_small(m, o, (size_t)block)) us -= HK_GPU_SMALL_SAVES_US;
   return m->launch_us + (channels - 1) * m->channel_us + us;

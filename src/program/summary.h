@@ -47,7 +47,6 @@ typedef struct hk_volume {
   uint64_t reduced; /* blocks added: all sources but the first of each instruction */
   uint64_t instrs;
   uint64_t longest; /* instructions of the longest lane */
-  uint64_t silent;  /* if there is one lane: its instructions that send nothing */
 } hk_volume;
 
 /* Messages that ranks send after equal chains. */

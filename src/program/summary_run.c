@@ -189,7 +189,6 @@ static hk_status run_step(hk_summary_run *x, hk_summary_thread *t, bool *waits) 
   v->port_in += adds ? 1 : near;
   v->port_out += adds;
   t->instrs++;
-  t->silent += !sends;
   t->last = last;
   v->instrs++;
   v->moved += blocks * (sends + receives);

@@ -51,7 +51,6 @@ typedef struct hk_summary_thread {
   hk_chain_key now;
   uint32_t tail;                /* instructions since a message made the lane wait */
   uint64_t instrs;              /* in the first wave */
-  uint64_t silent;              /* those that send nothing */
   uint64_t carried[HK_REACHES]; /* blocks sent in the first wave, by hk_reach */
   const hk_summary_end *last;   /* the end of the last instruction's last message; NULL: it has none */
   bool ended;
