@@ -268,10 +268,11 @@ static double cost_gpu_lane_us(const hk_machine *m, double instrs, double block)
 
 /* The time of a lane that takes `us` if it never waits. Lanes write over the links inside their host. The fullest of
  * these is idle at some of the times at which the lane does something else, and the lane waits for it at others: the
- * more, the longer the link is full. `need`: the busiest link's time, in which the lane's waits are. */
+ * more, the longer the link is full. `need`: the busiest link's time, in which the lane's waits are if it does not take
+ * longer itself. */
 static double cost_gpu_waits_us(const hk_machine *m, const hk_outline *o, const wave *w, double us, double need) {
   const double inside = w->block * cost_gpu_inside_us(m, o, w);
-  const double leg = need > 0 ? inside * inside / need : 0;
+  const double leg = need > 0 ? inside * inside / fmax(need, us) : 0;
   return sqrt(us * us + leg * leg); /* hypot would need glibc 2.35 */
 }
 
@@ -321,7 +322,9 @@ double hk_price_gpu(const hk_machine *m, const hk_outline *o, double block) {
   const double links = fmax(idle, cost_gpu_ports_us(m, o, &w)) + after;
   double lane = cost_gpu_lane_us(m, longest, block), path = last + latency + alone;
   if (hk_depth(o) > 1) lane = cost_gpu_waits_us(m, o, &w, lane, need);
-  if (s->again.rounds && hk_is_switched(m, o)) path = cost_gpu_waits_us(m, o, &w, path, need);
+  /* Lanes that wait for one another: in the first wave their instructions add up. */
+  lane += fmax(0, s->busy - longest) * (w.lane_us + slice / w.waves);
+  if (s->leaving && hk_is_switched(m, o)) path = cost_gpu_waits_us(m, o, &w, path, need);
   const double low = fmax(fmax(lane, path), links);
   const double turns = cost_gpu_turns_us(m, o, &w, need);
   const double high = latency + fmax(last + alone, need + turns + fill + after);

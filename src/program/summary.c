@@ -269,6 +269,7 @@ static void summary_volume(hk_summary *out, hk_summary_run *x) {
   }
   out->quantises = rounded * (x->nranks / x->period) == x->programs[0]->blocks;
   out->tail = x->tail;
+  out->busy = x->busy;
 }
 
 /* True if the operand's link leads to another host in the given iteration. */
