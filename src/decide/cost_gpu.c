@@ -49,12 +49,11 @@ static double cost_gpu_again_us(const hk_machine *m, const hk_outline *o, const 
   const hk_summary *s = &o->summary;
   const double held = cost_gpu_chain_us(m, o, w, s->held_again);
   if (s->again.rounds) return fmax(held, cost_gpu_chain_us(m, o, w, s->again));
-  const double inside = m->inside.alpha_us + m->sync_us;
-  const double trip = s->first.far ? m->between.alpha_us + hk_far_sync_us(m, w->message) : inside;
+  const double trip = s->first.far ? m->between.alpha_us + hk_far_sync_us(m, w->message)
+                                   : m->inside.alpha_us + m->sync_us;
   /* A slot is free again when its message was written, has come and was read, and the receiver's word is back. */
   const double slot = 2 * (trip + w->lane_us + w->message * w->pace);
-  double credit = (slot + (s->first.far ? w->message * m->between.one_us_per_b : 0)) / m->nslots;
-  if (hk_is_switched(m, o)) credit = fmax(s->first.far ? credit : 0, 2 * inside / HK_GPU_SWITCH_SLOTS);
+  const double credit = (slot + (s->first.far ? w->message * m->between.one_us_per_b : 0)) / m->nslots;
   /* its bytes move while other credits return */
   return fmax(held, fmax((double)s->most.longest * w->lane_us, credit - w->message * w->pace));
 }
@@ -269,10 +268,11 @@ static double cost_gpu_lane_us(const hk_machine *m, double instrs, double block)
 
 /* The time of a lane that takes `us` if it never waits. Lanes write over the links inside their host. The fullest of
  * these is idle at some of the times at which the lane does something else, and the lane waits for it at others: the
- * more, the longer the link is full. `need`: the busiest link's time, in which the lane's waits are. */
+ * more, the longer the link is full. `need`: the busiest link's time, in which the lane's waits are if it does not take
+ * longer itself. */
 static double cost_gpu_waits_us(const hk_machine *m, const hk_outline *o, const wave *w, double us, double need) {
   const double inside = w->block * cost_gpu_inside_us(m, o, w);
-  const double leg = need > 0 ? inside * inside / need : 0;
+  const double leg = need > 0 ? inside * inside / fmax(need, us) : 0;
   return sqrt(us * us + leg * leg); /* hypot would need glibc 2.35 */
 }
 
@@ -322,10 +322,12 @@ double hk_price_gpu(const hk_machine *m, const hk_outline *o, double block) {
   const double links = fmax(idle, cost_gpu_ports_us(m, o, &w)) + after;
   double lane = cost_gpu_lane_us(m, longest, block), path = last + latency + alone;
   if (hk_depth(o) > 1) lane = cost_gpu_waits_us(m, o, &w, lane, need);
-  if (s->again.rounds && hk_is_switched(m, o)) path = cost_gpu_waits_us(m, o, &w, path, need);
+  /* Lanes that wait for one another: in the first wave their instructions add up. */
+  lane += fmax(0, s->busy - longest) * (w.lane_us + slice / w.waves);
+  if (s->leaving && hk_is_switched(m, o)) path = cost_gpu_waits_us(m, o, &w, path, need);
   const double low = fmax(fmax(lane, path), links);
   const double turns = cost_gpu_turns_us(m, o, &w, need);
-  const double high = latency + fmax(last + alone, need + turns + fill + (double)s->most.silent * slice + after);
+  const double high = latency + fmax(last + alone, need + turns + fill + after);
   double us = pow(low, 1 - HK_GPU_SHARED) * pow(fmax(low, high), HK_GPU_SHARED);
   if (hk_gpu_is_small(m, o, (size_t)block)) us -= HK_GPU_SMALL_SAVES_US;
   return m->launch_us + (channels - 1) * m->channel_us + us;

@@ -249,7 +249,6 @@ static void summary_volume(hk_summary *out, hk_summary_run *x) {
     hk_volume *v = &x->volumes[t->rank];
     if (t->carried[HK_BETWEEN] && t->carried[HK_BETWEEN] == v->carried[HK_BETWEEN]) v->by_turns = t->carried[HK_INSIDE];
     if (t->instrs > v->longest) v->longest = t->instrs;
-    if (x->programs[t->rank]->nlanes == 1 && t->silent < t->instrs) v->silent = t->silent;
   }
   int64_t rounded = 0;
   for (int r = 0; r < x->period; r++) {
@@ -273,6 +272,7 @@ static void summary_volume(hk_summary *out, hk_summary_run *x) {
   }
   out->quantises = rounded * (x->nranks / x->period) == x->programs[0]->blocks;
   out->tail = x->tail;
+  out->busy = x->busy;
 }
 
 /* True if the operand's link leads to another host in the given iteration. */

@@ -48,7 +48,6 @@ typedef struct hk_volume {
   uint64_t links;   /* to other ranks, on which it sends */
   uint64_t instrs;
   uint64_t longest; /* instructions of the longest lane */
-  uint64_t silent;  /* if there is one lane: its instructions that send nothing */
 } hk_volume;
 
 /* Messages that ranks send after equal chains. */
@@ -82,6 +81,7 @@ typedef struct hk_summary {
    * to the above if none is. */
   hk_chain held, held_again;
   uint32_t tail;              /* instructions of the first wave's chain after its last message */
+  uint32_t busy;              /* instructions one after another in the first wave, on whatever chain has most */
   hk_volume most;             /* each value of the rank with the largest one */
   hk_volume all;              /* of all ranks together; `longest`: the longest of all */
   uint64_t leaving, entering; /* blocks that the busiest host sends to others; that one receives */

@@ -149,7 +149,8 @@ static hk_status summary_links_slots(hk_summary_run *x) {
   }
   for (uint32_t k = 0; k < n; k++) all += x->ends[k].room;
   x->slots_of_all = malloc((all + 1) * sizeof *x->slots_of_all);
-  if (!x->slots_of_all) return hk_summary_memory(x->nranks);
+  x->busy_of_all = malloc((all + 1) * sizeof *x->busy_of_all);
+  if (!x->slots_of_all || !x->busy_of_all) return hk_summary_memory(x->nranks);
   hk_chain_key *at = x->slots_of_all;
   for (uint32_t k = 0; k < n; at += x->ends[k++].room) x->ends[k].slots = at;
   return HK_OK;

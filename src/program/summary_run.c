@@ -16,11 +16,17 @@ static void run_note_ahead(hk_summary_run *x, const hk_summary_end *e, uint32_t 
   x->ahead |= e->slots[slot] < e->slots[slot - x->slots] + 2 * run_round(e);
 }
 
-static hk_status run_deliver(hk_summary_run *x, uint32_t receiver, hk_chain_key at) {
+/* Of a slot: instructions one after another before it. */
+static uint32_t *run_busy(const hk_summary_run *x, const hk_summary_end *e, uint32_t slot) {
+  return &x->busy_of_all[(size_t)(e->slots - x->slots_of_all) + slot];
+}
+
+static hk_status run_deliver(hk_summary_run *x, uint32_t receiver, hk_chain_key at, uint32_t busy) {
   hk_summary_end *e = &x->ends[receiver];
   if (e->filled == e->room)
     return HK_FAIL(HK_ERR_INTERNAL, "%s: rank %u takes %u slots of a link, and more come: hocket verify says more",
                    x->programs[0]->algorithm, e->rank, e->room);
+  *run_busy(x, e, e->filled) = busy;
   e->slots[e->filled++] = at;
   run_note_ahead(x, e, e->filled - 1);
   if (e->waiting) x->ready[x->nready++] = e->thread;
@@ -29,17 +35,18 @@ static hk_status run_deliver(hk_summary_run *x, uint32_t receiver, hk_chain_key 
 }
 
 /* A slot of a group that all members have sent: see HK_LINK_SUM_SEND and HK_LINK_GATHER_SEND. */
-static hk_status run_deliver_group(hk_summary_run *x, const hk_summary_group *g, uint32_t slot) {
+static hk_status run_deliver_group(hk_summary_run *x, const hk_summary_group *g, uint32_t slot, uint32_t busy) {
   const hk_chain_key at = g->slots[slot] + round_of[g->reach];
   const uint32_t each = g->kind == HK_LINK_GATHER_SEND ? g->n : 1;
   for (uint32_t m = 0; m < g->n; m++) {
     if (g->kind == HK_LINK_SCATTER_SEND && m != slot % g->n) continue;
-    for (uint32_t k = 0; k < each; k++) HK_OR_RETURN(run_deliver(x, x->receivers[g->first + m], at));
+    for (uint32_t k = 0; k < each; k++) HK_OR_RETURN(run_deliver(x, x->receivers[g->first + m], at, busy));
   }
   return HK_OK;
 }
 
-static hk_status run_send_group(hk_summary_run *x, hk_summary_group *g, uint32_t slot, hk_chain_key now) {
+static hk_status run_send_group(hk_summary_run *x, hk_summary_group *g, uint32_t slot, hk_chain_key now,
+                                uint32_t busy) {
   if (slot >= g->nslots) { /* the first member that sends it */
     if (!HK_RESERVE(g->slots, g->slots_room, slot + 1) || !HK_RESERVE(g->sent, g->sent_room, slot + 1))
       return hk_summary_memory(x->nranks);
@@ -48,7 +55,7 @@ static hk_status run_send_group(hk_summary_run *x, hk_summary_group *g, uint32_t
     g->nslots = slot + 1;
   }
   if (now > g->slots[slot]) g->slots[slot] = now;
-  return ++g->sent[slot] == g->n ? run_deliver_group(x, g, slot) : HK_OK;
+  return ++g->sent[slot] == g->n ? run_deliver_group(x, g, slot, busy) : HK_OK;
 }
 
 static hk_status run_note(hk_summary_run *x, const hk_summary_end *e, hk_chain_key now) {
@@ -87,12 +94,12 @@ static hk_status run_send(hk_summary_run *x, hk_summary_thread *t, hk_summary_en
     if (e->crosses) v->crossing += blocks;
     if (e->reach == HK_INSIDE) run_count_port(x, v, e, blocks);
   }
-  if (e->group) return run_send_group(x, &x->groups[e->group - 1], e->filled++, t->now);
+  if (e->group) return run_send_group(x, &x->groups[e->group - 1], e->filled++, t->now, t->busy);
   if (count && e->n == 1 && blocks && !x->bounded) HK_OR_RETURN(run_note(x, e, t->now));
   for (const uint32_t *r = &x->receivers[e->first], *end = r + e->n; r < end; r++) {
     const hk_summary_end *to = &x->ends[*r];
     HK_OR_RETURN(run_trace(x, t, to, to->filled));
-    HK_OR_RETURN(run_deliver(x, *r, t->now + run_round(e)));
+    HK_OR_RETURN(run_deliver(x, *r, t->now + run_round(e), t->busy));
   }
   return HK_OK;
 }
@@ -113,6 +120,12 @@ static bool run_take(hk_summary_run *x, hk_summary_thread *t, const hk_operand *
       return false;
     }
     if (e->slots[e->taken] > now) now = e->slots[e->taken];
+  }
+  for (unsigned k = 0; k < n; k++) {
+    if (sources[k].space != HK_LINK) continue;
+    const hk_summary_end *e = run_end(x, t, &sources[k]);
+    const uint32_t busy = *run_busy(x, e, e->taken);
+    if (busy > t->busy) t->busy = busy;
   }
   if (now > t->now) t->tail = 0;
   t->now = now;
@@ -173,6 +186,7 @@ static hk_status run_step(hk_summary_run *x, hk_summary_thread *t, bool *waits) 
   if (room > t->now) t->now = room;
   t->now++;
   t->tail++;
+  t->busy++;
   HK_OR_RETURN(run_trace(x, t, NULL, 0));
   for (unsigned k = 0; k < i->nsrc; k++) {
     if (sources[k].space != HK_LINK) continue;
@@ -198,7 +212,6 @@ static hk_status run_step(hk_summary_run *x, hk_summary_thread *t, bool *waits) 
   v->port_in += adds ? 1 : near;
   v->port_out += adds;
   t->instrs++;
-  t->silent += !sends;
   t->last = last;
   v->instrs++;
   v->moved += blocks * (sends + receives);
@@ -209,6 +222,7 @@ static hk_status run_step(hk_summary_run *x, hk_summary_thread *t, bool *waits) 
 }
 
 static void run_end_wave(hk_summary_run *x, const hk_summary_thread *t, uint64_t wave) {
+  if (wave == 0 && t->busy > x->busy) x->busy = t->busy;
   if (t->now < x->wave_ends[wave]) return;
   /* Lanes run in no certain order, so of equal chains the longer tail counts. */
   if (wave == 0 && (t->now > x->wave_ends[0] || t->tail > x->tail)) x->tail = t->tail;
@@ -279,6 +293,7 @@ void hk_summary_run_free(hk_summary_run *x) {
   free(x->first_thread);
   free(x->ends);
   free(x->slots_of_all);
+  free(x->busy_of_all);
   free(x->receivers);
   free(x->groups);
   free(x->threads);

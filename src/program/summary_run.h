@@ -51,8 +51,8 @@ typedef struct hk_summary_thread {
   int rank;
   hk_chain_key now;
   uint32_t tail;                /* instructions since a message made the lane wait */
+  uint32_t busy;                /* instructions one after another up to here */
   uint64_t instrs;              /* in the first wave */
-  uint64_t silent;              /* those that send nothing */
   uint64_t carried[HK_REACHES]; /* blocks sent in the first wave, by hk_reach */
   const hk_summary_end *last;   /* the end of the last instruction's last message; NULL: it has none */
   bool ended;
@@ -74,6 +74,7 @@ typedef struct hk_summary_run {
   uint32_t *first_end, *first_thread; /* [period + 1] */
   hk_summary_end *ends;
   hk_chain_key *slots_of_all; /* the memory of all ends' slots */
+  uint32_t *busy_of_all;      /* of each of them: instructions one after another before it */
   uint32_t *receivers;
   hk_summary_group *groups;
   uint32_t nreceivers, receivers_room, ngroups, groups_room;
@@ -86,7 +87,7 @@ typedef struct hk_summary_run {
   bool one_host;      /* see hk_summarize */
   bool ahead;         /* some sender was ahead by more than `slots` */
   hk_chain_key wave_ends[HK_SUMMARY_WAVES];
-  uint32_t tail;                /* of the lane that ends the first wave */
+  uint32_t tail, busy;          /* of the lane that ends the first wave; the most of any lane */
   hk_summary_message *messages; /* of the first wave, between two ranks */
   size_t nmessages, messages_room;
   bool traces; /* makes the summary's events */

@@ -18,6 +18,7 @@ void hk_sim_take_constants(hk_sim *s, const hk_simulator *x, hk_protocol protoco
     const hk_machine as = hk_machine_as(&x->machine, protocol, s->channels);
     s->far_sync_us = hk_far_sync_us(&as, fmin((double)s->sizes.chunk, (double)s->sizes.longest));
     s->lane_rate = hk_gpu_lane_gbps(hk_sim_cluster_node(&s->cluster, 0)->gpu.sm) * 1000 * proto->copy;
+    if (s->options->block_part > 0) s->lane_rate *= s->options->block_part;
     return;
   }
   s->lane_us = HK_SIM_CORE_US;

@@ -38,8 +38,11 @@ typedef struct hk_sim_options {
   bool resident;  /* no more channels than a GPU has blocks of threads for all lanes, as the library has it */
   bool quantised; /* an allreduce of float32 by ranks on CPUs, in quantised form on links */
   bool graph;     /* a replayed graph launches the kernel of a GPU */
-  bool timeline;  /* keep the spans if simulated event by event */
-  uint64_t seed;  /* of the ECMP hash */
+  /* Not 0: the kernels are not this library's. A lane has this part of a block of threads, and slots in the switch do
+   * not limit the channels. */
+  double block_part;
+  bool timeline; /* keep the spans if simulated event by event */
+  uint64_t seed; /* of the ECMP hash */
 } hk_sim_options;
 
 /* One span of the timeline, for Chrome's trace viewer and Perfetto. */

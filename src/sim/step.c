@@ -81,7 +81,7 @@ static hk_status step_gpu_source(const work *w, const hk_operand *o) {
   }
   const hk_side *e = step_side_of(w, o);
   if (e->summed) return step_load_sum(w);
-  if (!w->fused || e->multicast) return step_use(w, memory, w->s->wire);
+  if (!w->fused || e->multicast || !e->switched) return step_use(w, memory, w->s->wire);
   HK_OR_RETURN(step_use(w, hk_sim_cluster_memory(cluster, e->peer), 1));
   return step_use_switch(w, e->peer, false);
 }
@@ -100,7 +100,8 @@ static hk_status step_gpu_destination(const work *w, const hk_operand *o) {
 static hk_status step_gpu_uses(work *w, const hk_instr *i, const hk_operand *o) {
   unsigned links = 0;
   for (unsigned k = i->ndst; k < (unsigned)i->ndst + i->nsrc; k++)
-    links += o[k].space == HK_LINK && !step_side_of(w, &o[k])->multicast && !step_side_of(w, &o[k])->summed;
+    links += o[k].space == HK_LINK && step_side_of(w, &o[k])->switched && !step_side_of(w, &o[k])->multicast &&
+             !step_side_of(w, &o[k])->summed;
   w->fused = i->flags & HK_INSTR_IN_SWITCH && links;
   for (unsigned k = 0; k < i->ndst; k++) HK_OR_RETURN(step_gpu_destination(w, &o[k]));
   for (unsigned k = 0; k < i->nsrc; k++) HK_OR_RETURN(step_gpu_source(w, &o[i->ndst + k]));

@@ -138,7 +138,8 @@ static hk_status wire_open_sides(hk_sim *s, int rank, int channel) {
     e->thread = thread + needs[i].lane;
     e->sends = hk_link_sends((hk_link_kind)needs[i].kind);
     wire_set_round(s, e, (hk_link_kind)needs[i].kind);
-    e->switched = s->gpu && hk_program_link_in_switch(p, i);
+    e->switched = s->gpu && hk_program_link_in_switch(p, i) &&
+                  s->cluster.placements[needs[i].peer].host == s->cluster.placements[rank].host;
     e->multicast = needs[i].kind == HK_LINK_MCAST_SEND || needs[i].kind == HK_LINK_MCAST_RECV;
     e->summed = s->gpu && (needs[i].kind == HK_LINK_SUM_SEND || needs[i].kind == HK_LINK_SUM_RECV);
     /* A sum in the network loads a rank's links like a message to the next rank of the group. A gather loads them like

@@ -153,6 +153,19 @@ TEST(lanes_of_one_rank) {
   drop(&b);
 }
 
+/* Two hosts of eight ranks: a lane sends 14 blocks to its host's ranks, and one sums up and exchanges the second host's
+ * half after all of them; then one collects 14. A ring's step follows the one before. */
+TEST(instructions_one_after_another) {
+  built b;
+  build(&b, "hier", HK_ALLREDUCE, 16, 2);
+  ck_assert_uint_eq(b.s.most.longest, 14);
+  ck_assert_uint_eq(b.s.busy, 14 + 1 + 14);
+  drop(&b);
+  build(&b, "ring", HK_ALLREDUCE, 8, 1);
+  ck_assert_uint_eq(b.s.busy, 15);
+  drop(&b);
+}
+
 /* A link of eight slots: the sender of more blocks waits for the answer to the first ones. */
 TEST(senders_wait_for_slots) {
   static const struct {
@@ -233,7 +246,7 @@ static void check_fewer(const hk_algorithm *a, hk_coll coll, int n, int hosts, i
                     !memcmp(&few.held, &b.s.held, sizeof few.held) &&
                     !memcmp(&few.held_again, &b.s.held_again, sizeof few.held_again) &&
                     !memcmp(&few.most, &b.s.most, sizeof few.most) && !memcmp(&few.all, &b.s.all, sizeof few.all) &&
-                    few.leaving == b.s.leaving && few.entering == b.s.entering,
+                    few.leaving == b.s.leaving && few.entering == b.s.entering && few.busy == b.s.busy,
                 "%s by %s, %d ranks on %d hosts: %d programs have another summary than all", hk_coll_name(coll),
                 a->name, n, hosts, few.period);
   uint32_t sent[2][MOST * MOST];
