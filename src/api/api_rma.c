@@ -50,14 +50,14 @@ static uint32_t api_rma_signal_number(ncclComm_t c, int sig, int ctx) {
 /* Checks the data of a put and its destination. Windows have equal sizes on all ranks, so the check uses this rank's
  * window; the peer's window is checked when the put runs. */
 static hk_status api_rma_check_data(hk_call *call, ncclDataType_t type, ncclWindow_t win) {
-  size_t bytes, end, room;
+  size_t bytes, end, capacity;
   if ((int)type < 0 || type >= ncclNumTypes)
     return HK_FAIL(HK_ERR_ARGUMENT, "ncclPutSignal: data type %d is none of ncclDataType_t's (0 to %d)", (int)type,
                    ncclNumTypes - 1);
   call->dtype = (uint8_t)type;
   if (call->count == 0) return HK_OK; /* a signal alone */
   if (!call->in) return HK_FAIL(HK_ERR_ARGUMENT, "ncclPutSignal: localbuff is NULL with count %zu", call->count);
-  call->window = hk_registration_number(call->comm, win, &room);
+  call->window = hk_registration_number(call->comm, win, &capacity);
   if (!call->window)
     return HK_FAIL(
         HK_ERR_ARGUMENT,
@@ -65,9 +65,9 @@ static hk_status api_rma_check_data(hk_call *call, ncclDataType_t type, ncclWind
         "this communicator with NCCL_WIN_COLL_SYMMETRIC",
         (void *)win);
   if (__builtin_mul_overflow(call->count, hk_dtype_size((hk_dtype)type), &bytes) ||
-      __builtin_add_overflow(bytes, call->offset, &end) || end > room)
+      __builtin_add_overflow(bytes, call->offset, &end) || end > capacity)
     return HK_FAIL(HK_ERR_ARGUMENT, "ncclPutSignal: %zu x %s at byte %llu are not inside of the window's %zu bytes",
-                   call->count, hk_dtype_name((hk_dtype)type), (unsigned long long)call->offset, room);
+                   call->count, hk_dtype_name((hk_dtype)type), (unsigned long long)call->offset, capacity);
   return HK_OK;
 }
 

@@ -4,18 +4,19 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Makes room for `need` entries; `room`, the number that fit, doubles until they do. False if there is no memory:
+/* Makes room for `need` entries; `capacity`, the number that fit, doubles until they do. False if there is no memory:
  * nothing has changed then. */
-#define HK_RESERVE(array, room, need)                                                                                  \
-  ((room) >= (need) || ((room) = hk_array_grow(&(array), sizeof *(array), (size_t)(room), (size_t)(need))) >= (need))
+#define HK_RESERVE(array, capacity, need)                                                                              \
+  ((capacity) >= (need) ||                                                                                             \
+   ((capacity) = hk_array_grow(&(array), sizeof *(array), (size_t)(capacity), (size_t)(need))) >= (need))
 /* `array` is the address of the pointer. Returns the new room, or the old one. */
-static inline size_t hk_array_grow(void *array, size_t entry, size_t room, size_t need) {
-  size_t more = room ? 2 * room : 16;
+static inline size_t hk_array_grow(void *array, size_t entry, size_t capacity, size_t need) {
+  size_t more = capacity ? 2 * capacity : 16;
   void *p;
   while (more < need) more *= 2;
   memcpy(&p, array, sizeof p); /* a pointer of any type */
   p = realloc(p, more * entry);
-  if (!p) return room;
+  if (!p) return capacity;
   memcpy(array, &p, sizeof p);
   return more;
 }

@@ -305,7 +305,7 @@ hk_status hk_ifaces(const hk_settings *settings, hk_iface *out, int *n, const hk
   hk_iface *all = NULL;
   hk_addr local;
   hk_iface_filter filter = {.names = settings->SOCKET_IFNAME};
-  int room = *n, count = 0;
+  int capacity = *n, count = 0;
   *n = 0;
   HK_TRY(iface_wanted_family(settings->SOCKET_FAMILY, &filter.family), out);
   HK_TRY(iface_check_names(filter.names), out);
@@ -335,7 +335,7 @@ hk_status hk_ifaces(const hk_settings *settings, hk_iface *out, int *n, const hk
                  filter.names ? filter.names : "", settings->SOCKET_FAMILY ? settings->SOCKET_FAMILY : "", names);
     goto out;
   }
-  *n = left < room ? left : room;
+  *n = left < capacity ? left : capacity;
   memcpy(out, all, (size_t)*n * sizeof(*out));
 out:
   free(all);

@@ -92,21 +92,21 @@ static unsigned log_parse_subsystems(const char *list, char *unknown, size_t unk
 }
 
 /* Replaces %h and %p in the file's name. */
-static void log_expand_path(char *out, size_t room, const char *pattern) {
+static void log_expand_path(char *out, size_t capacity, const char *pattern) {
   size_t n = 0;
   out[0] = 0;
-  for (const char *p = pattern; *p && n + 1 < room; p++) {
+  for (const char *p = pattern; *p && n + 1 < capacity; p++) {
     if (p[0] == '%' && p[1] == 'h')
-      n += (size_t)snprintf(out + n, room - n, "%s", logs.host), p++;
+      n += (size_t)snprintf(out + n, capacity - n, "%s", logs.host), p++;
     else if (p[0] == '%' && p[1] == 'p')
-      n += (size_t)snprintf(out + n, room - n, "%d", (int)getpid()), p++;
+      n += (size_t)snprintf(out + n, capacity - n, "%d", (int)getpid()), p++;
     else
       out[n++] = *p, out[n] = 0;
   }
 }
 
 /* Opens the log file; an error is stored in `complaint`. Under the lock. */
-static void log_open_file(const char *pattern, char *complaint, size_t room) {
+static void log_open_file(const char *pattern, char *complaint, size_t capacity) {
   char path[sizeof logs.path] = "";
   if (pattern) log_expand_path(path, sizeof path, pattern);
   if (logs.file && !strcmp(path, logs.path)) return; /* unchanged after a reset: continue to append */
@@ -116,7 +116,7 @@ static void log_open_file(const char *pattern, char *complaint, size_t room) {
   if (!path[0]) return;
   logs.file = fopen(path, "we");
   if (!logs.file)
-    snprintf(complaint, room, "NCCL_DEBUG_FILE: cannot open %.300s: %s; logging to stdout", path, strerror(errno));
+    snprintf(complaint, capacity, "NCCL_DEBUG_FILE: cannot open %.300s: %s; logging to stdout", path, strerror(errno));
 }
 
 static int log_level_of(const char *name) {
@@ -198,11 +198,11 @@ bool hk_log_first(const char *file, int line) {
   return first;
 }
 
-static size_t log_prefix(char *line, size_t room, hk_log_level level, const char *file, int at) {
+static size_t log_prefix(char *line, size_t capacity, hk_log_level level, const char *file, int at) {
   if (level == HK_LOG_VERSION) return 0; /* as NCCL: the bare text */
-  int n = snprintf(line, room, "%s:%d:%d [0] ", logs.host, (int)getpid(), (int)gettid());
-  if (level != HK_LOG_INFO) n += snprintf(line + n, room - (size_t)n, "%s:%d ", file, at);
-  n += snprintf(line + n, room - (size_t)n, "NCCL %s ", level_names[level]);
+  int n = snprintf(line, capacity, "%s:%d:%d [0] ", logs.host, (int)getpid(), (int)gettid());
+  if (level != HK_LOG_INFO) n += snprintf(line + n, capacity - (size_t)n, "%s:%d ", file, at);
+  n += snprintf(line + n, capacity - (size_t)n, "NCCL %s ", level_names[level]);
   return (size_t)n;
 }
 

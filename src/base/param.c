@@ -196,8 +196,8 @@ static void param_read_file(const char *path, int must_exist) {
     return;
   }
   char *line = NULL;
-  size_t room = 0;
-  for (int number = 1; getline(&line, &room, f) >= 0; number++) param_parse_line(line, name, number);
+  size_t capacity = 0;
+  for (int number = 1; getline(&line, &capacity, f) >= 0; number++) param_parse_line(line, name, number);
   free(line);
   fclose(f);
 }

@@ -34,7 +34,7 @@ struct hk_service {
   pthread_mutex_t lock; /* all below */
   pthread_cond_t idle;  /* a callback has ended and a thread waits for that */
   entry *entries;
-  uint32_t room;
+  uint32_t capacity;
   uint32_t generation; /* never 0 in an entry: 0 is the wake fd */
   int running_fd;      /* of the callback under way; -1: none, or not for a file descriptor */
   const void *running; /* of the callback under way: its work's address, or its timer's */
@@ -72,7 +72,7 @@ static void service_run_event(hk_service *s, const struct epoll_event *e) {
     if (read(s->wake_fd, &count, sizeof count) < 0) return; /* the wake-up was already read with the last one */
     return;
   }
-  if (place >= s->room) return;
+  if (place >= s->capacity) return;
   entry *t = &s->entries[place];
   if (t->fd < 0 || t->generation != generation) return; /* removed since epoll reported it */
   service_run(s, NULL, t->fn, t->arg, t->fd, e->events);
@@ -212,7 +212,7 @@ void hk_service_free(hk_service *s) {
 }
 
 static entry *service_find(hk_service *s, int fd) {
-  for (uint32_t i = 0; i < s->room; i++)
+  for (uint32_t i = 0; i < s->capacity; i++)
     if (s->entries[i].fd == fd) return &s->entries[i];
   return NULL;
 }
@@ -220,13 +220,13 @@ static entry *service_find(hk_service *s, int fd) {
 static entry *service_free_entry(hk_service *s) {
   entry *t = service_find(s, -1);
   if (t) return t;
-  uint32_t room = s->room ? 2 * s->room : 8;
-  entry *grown = realloc(s->entries, room * sizeof *grown);
+  uint32_t capacity = s->capacity ? 2 * s->capacity : 8;
+  entry *grown = realloc(s->entries, capacity * sizeof *grown);
   if (!grown) return NULL;
-  for (uint32_t i = s->room; i < room; i++) grown[i] = (entry){.fd = -1};
-  t = &grown[s->room];
+  for (uint32_t i = s->capacity; i < capacity; i++) grown[i] = (entry){.fd = -1};
+  t = &grown[s->capacity];
   s->entries = grown;
-  s->room = room;
+  s->capacity = capacity;
   return t;
 }
 

@@ -91,12 +91,12 @@ char **hk_sysfs_list(const char *root, const char *format, ...) {
   DIR *d = opendir(path);
   if (!d) return NULL;
   char *names = NULL;
-  size_t used = 0, room = 0, count = 0;
+  size_t used = 0, capacity = 0, count = 0;
   for (struct dirent *e; (e = readdir(d)) != NULL;) {
     if (e->d_name[0] == '.') continue;
     size_t n = strlen(e->d_name) + 1;
-    if (used + n > room) {
-      char *more = realloc(names, room = 2 * room + 1024); /* a name has 256 bytes at most */
+    if (used + n > capacity) {
+      char *more = realloc(names, capacity = 2 * capacity + 1024); /* a name has 256 bytes at most */
       if (!more) break;
       names = more;
     }

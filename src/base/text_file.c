@@ -10,13 +10,13 @@
 hk_status hk_text_read(const char *path, size_t most, char **text, size_t *bytes) {
   hk_status rc = HK_OK;
   char *t = NULL;
-  size_t n = 0, room = 0, got;
+  size_t n = 0, capacity = 0, got;
   FILE *f = strcmp(path, "-") ? fopen(path, "re") : stdin;
   *text = NULL;
   if (!f) return HK_FAIL(HK_ERR_ARGUMENT, "%s cannot be read: %s", path, strerror(errno));
   do { /* its size is not asked for: a pipe has none */
-    if (!HK_RESERVE(t, room, n + 4096)) HK_GIVE_UP(HK_FAIL_ERRNO("no memory to read %s", path), out);
-    got = fread(t + n, 1, room - n - 1, f);
+    if (!HK_RESERVE(t, capacity, n + 4096)) HK_GIVE_UP(HK_FAIL_ERRNO("no memory to read %s", path), out);
+    got = fread(t + n, 1, capacity - n - 1, f);
     n += got;
     if (n > most)
       HK_GIVE_UP(HK_FAIL(HK_ERR_ARGUMENT, "%s is too large: it has more than %zu MiB", path, most >> 20), out);

@@ -408,11 +408,12 @@ unsigned hk_tls_records = 1u << 23; /* for the tests */
  * sent completely before the next record, because SSL_write could not tell which of the two the socket did not take.
  * -1: see tls_outcome(). */
 static int tls_renew_key(connection *c) {
-  struct pollfd room = {.fd = (int)lib.BIO_ctrl(lib.SSL_get_wbio(c->ssl), HK_BIO_C_GET_FD, 0, NULL), .events = POLLOUT};
+  struct pollfd capacity = {.fd = (int)lib.BIO_ctrl(lib.SSL_get_wbio(c->ssl), HK_BIO_C_GET_FD, 0, NULL),
+                            .events = POLLOUT};
   if (c->records < hk_tls_records) return 0;
   /* Only if the socket has room: OpenSSL reads nothing until the message is sent, and the peer may be in the same
    * state. */
-  if (!c->renews && (poll(&room, 1, 0) != 1 || !(room.revents & POLLOUT))) return 0;
+  if (!c->renews && (poll(&capacity, 1, 0) != 1 || !(capacity.revents & POLLOUT))) return 0;
   lib.ERR_clear_error();
   errno = 0;
   if (!c->renews && lib.SSL_key_update(c->ssl, HK_SSL_KEY_UPDATE_NOT_REQUESTED) != 1) return 0;
@@ -453,9 +454,9 @@ static const char *tls_next_record(const struct iovec *v, int n, size_t at, char
       continue;
     }
     const char *from = (const char *)v[i].iov_base + at;
-    size_t left = v[i].iov_len - at, room = RECORD - *bytes;
+    size_t left = v[i].iov_len - at, capacity = RECORD - *bytes;
     at = 0;
-    if (left > room) left = room;
+    if (left > capacity) left = capacity;
     if (*bytes == 0 && (left == RECORD || i + 1 == n)) {
       *bytes = left;
       return from;

@@ -121,13 +121,13 @@ static int meet_launcher_process(void) {
 }
 
 /* "node[3-5,9],other" gives "node3". */
-static void meet_first_node(const char *list, char *out, size_t room) {
+static void meet_first_node(const char *list, char *out, size_t capacity) {
   size_t n = strcspn(list, ",["), digits = list[n] == '[' ? strspn(list + n + 1, "0123456789") : 0;
-  snprintf(out, room, "%.*s%.*s", (int)n, list, (int)digits, digits ? list + n + 1 : "");
+  snprintf(out, capacity, "%.*s%.*s", (int)n, list, (int)digits, digits ? list + n + 1 : "");
 }
 
 /* Sets `address` to where the environment says that rank 0 is, or to "". */
-static hk_status meet_address(const hk_launched *p, const hk_boot_job *job, char *address, size_t room) {
+static hk_status meet_address(const hk_launched *p, const hk_boot_job *job, char *address, size_t capacity) {
   const char *host = meet_value("MASTER_ADDR"), *port = meet_value("MASTER_PORT");
   char node[256], *end;
   address[0] = 0;
@@ -138,13 +138,13 @@ static hk_status meet_address(const hk_launched *p, const hk_boot_job *job, char
                      port);
     const char *store = meet_value("TORCHELASTIC_USE_AGENT_STORE"); /* torchrun's, which listens on the port itself */
     bool bare = strchr(host, ':') && host[0] != '[';
-    snprintf(address, room, "%s%s%s:%ld", bare ? "[" : "", host, bare ? "]" : "",
+    snprintf(address, capacity, "%s%s%s:%ld", bare ? "[" : "", host, bare ? "]" : "",
              number + (store && !strcmp(store, "True")));
   } else if (!strcmp(p->launcher, "slurm")) {
     const char *nodes = meet_value("SLURM_STEP_NODELIST");
     if (!nodes) nodes = meet_value("SLURM_JOB_NODELIST");
     meet_first_node(nodes ? nodes : "127.0.0.1", node, sizeof node);
-    snprintf(address, room, "%s:%d", node, 20000 + (int)(job->token % 10000));
+    snprintf(address, capacity, "%s:%d", node, 20000 + (int)(job->token % 10000));
   } else if (!strcmp(p->launcher, "torchrun") ||
              (!job->named && (!strcmp(p->launcher, "none") || (p->local > 0 && p->local < p->nranks)))) {
     return HK_FAIL(HK_ERR_USAGE,

@@ -57,11 +57,11 @@ static bool root_has_closed(const hk_root_entry *s) {
   return n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR);
 }
 
-static void root_describe_process(const uint8_t contact[HK_CONTACT_BYTES], char *text, size_t room) {
+static void root_describe_process(const uint8_t contact[HK_CONTACT_BYTES], char *text, size_t capacity) {
   hk_contact c;
   char at[HK_ADDR_TEXT] = "?";
   if (hk_contact_decode(&c, contact)) hk_addr_format(&c.at[0], at);
-  snprintf(text, room, "process %u at %s", c.pid, at);
+  snprintf(text, capacity, "process %u at %s", c.pid, at);
 }
 
 /* If two ranks have one number, neither is the right one, and the job cannot start as it was meant: all ranks get the

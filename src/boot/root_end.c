@@ -70,10 +70,10 @@ void hk_root_fail(hk_root *r, hk_status status, const char *format, ...) {
 
 /* Writes "rank 3" or "ranks 3, 5-7, 9", the ranks whose entries are in `state`; as many as fit. Returns how many there
  * are. */
-static int root_list(const hk_root *r, hk_root_entry_state state, char *text, size_t room) {
+static int root_list(const hk_root *r, hk_root_entry_state state, char *text, size_t capacity) {
   int count = 0, listed = 0;
   for (int i = 0; i < r->entries; i++) count += r->entry[i].state == state;
-  size_t used = (size_t)snprintf(text, room, "rank%s ", count > 1 ? "s" : "");
+  size_t used = (size_t)snprintf(text, capacity, "rank%s ", count > 1 ? "s" : "");
   for (int i = 0; i < r->entries; i++) {
     if (r->entry[i].state != state) continue;
     int first = i;
@@ -82,12 +82,12 @@ static int root_list(const hk_root *r, hk_root_entry_state state, char *text, si
     char one[48];
     int n = snprintf(one, sizeof one, i > first ? "%s%d-%d" : "%s%d", listed ? ", " : "", hk_root_rank(r, first),
                      hk_root_rank(r, i));
-    if (used + (size_t)n + 24 > room) continue; /* room for the "and" below */
+    if (used + (size_t)n + 24 > capacity) continue; /* room for the "and" below */
     memcpy(text + used, one, (size_t)n + 1);
     used += (size_t)n;
     listed += i - first + 1;
   }
-  if (listed < count) snprintf(text + used, room - used, " and %d more", count - listed);
+  if (listed < count) snprintf(text + used, capacity - used, " and %d more", count - listed);
   return count;
 }
 
@@ -106,26 +106,27 @@ static int root_count_single(const hk_listener *l) {
 }
 
 /* Advice for the case that ranks do not join. */
-static void root_advise(const hk_root *r, char *text, size_t room) {
+static void root_advise(const hk_root *r, char *text, size_t capacity) {
   char at[HK_ADDR_TEXT];
   int single = root_count_single(r->listener);
   if (r->socket_fd >= 0)
-    snprintf(text, room, "each must be started with the same address (NCCL_COMM_ID, MASTER_ADDR) and reach this host");
+    snprintf(text, capacity,
+             "each must be started with the same address (NCCL_COMM_ID, MASTER_ADDR) and reach this host");
   else if (r->file)
-    snprintf(text, room, "each must find the file %s", r->file);
+    snprintf(text, capacity, "each must find the file %s", r->file);
   else if (r->joined == 1 && single > 1)
-    snprintf(text, room,
+    snprintf(text, capacity,
              "%d unique ids of this process have one rank each: one rank calls ncclGetUniqueId and gives the 128 bytes "
              "to all others",
              single);
   else if (r->joined == 1)
     snprintf(
-        text, room,
+        text, capacity,
         "only rank %d has come: if each rank calls ncclGetUniqueId, each has an id of its own and waits alone; one "
         "rank calls it and gives the 128 bytes to all others, or all are started with NCCL_COMM_ID=host:port",
         root_only_rank(r));
   else
-    snprintf(text, room, "each must be started with this unique id and reach this host at %s",
+    snprintf(text, capacity, "each must be started with this unique id and reach this host at %s",
              hk_addr_format(&r->listener->contact.at[0], at));
 }
 

@@ -124,8 +124,8 @@ static bool status_write(status_client *c) {
   const size_t job = strlen(s->job);
   uint32_t members = 0;
   hk_listener_lock();
-  const size_t room = status_size(s);
-  uint8_t *to = c->bytes = room <= HK_STATUS_MOST ? malloc(room) : NULL;
+  const size_t capacity = status_size(s);
+  uint8_t *to = c->bytes = capacity <= HK_STATUS_MOST ? malloc(capacity) : NULL;
   if (to) {
     memcpy(to + HK_STATUS_HEAD_BYTES, s->job, job);
     to += HK_STATUS_HEAD_BYTES + job;

@@ -20,8 +20,8 @@ enum { STATUS_RETRY_NS = 200000, LIST_MOST = 8 /* patience with all processes, i
 /* ---- one process ---- */
 
 /* Copies a text: another user's process must not send control characters to root's terminal, except `allowed`. */
-static void status_read_text(char *to, size_t room, const uint8_t *from, size_t bytes, char allowed) {
-  snprintf(to, room, "%.*s", (int)(bytes < room ? bytes : room - 1), (const char *)from);
+static void status_read_text(char *to, size_t capacity, const uint8_t *from, size_t bytes, char allowed) {
+  snprintf(to, capacity, "%.*s", (int)(bytes < capacity ? bytes : capacity - 1), (const char *)from);
   for (char *t = to; *t; t++)
     if (((unsigned char)*t < ' ' || *t == 0x7f) && *t != allowed) *t = '?';
 }
@@ -73,12 +73,12 @@ static bool status_read_members(hk_status_process *p, size_t bytes) {
 static size_t status_read_all(hk_status_process *p, int fd, uint64_t deadline_ns, _Atomic(int) *stop) {
   const hk_wait_env env = {.failure = stop};
   hk_waiter w;
-  size_t n = 0, room = 0;
+  size_t n = 0, capacity = 0;
   hk_wait_begin(&w, &env);
   for (;;) {
     struct pollfd readable = {.fd = fd, .events = POLLIN};
-    if (!HK_RESERVE(p->bytes, room, n + 4096) || n > HK_STATUS_MOST) return 0;
-    const ssize_t got = recv(fd, p->bytes + n, room - n, MSG_DONTWAIT);
+    if (!HK_RESERVE(p->bytes, capacity, n + 4096) || n > HK_STATUS_MOST) return 0;
+    const ssize_t got = recv(fd, p->bytes + n, capacity - n, MSG_DONTWAIT);
     if (got == 0) return n;
     if (got > 0)
       n += (size_t)got;
@@ -135,7 +135,7 @@ hk_status hk_status_list(hk_status_process **out, int *n, uint64_t patience_ns, 
   FILE *f = fopen("/proc/net/unix", "re");
   char line[512];
   status_question *questions = NULL;
-  size_t room = 0;
+  size_t capacity = 0;
   *out = NULL;
   *n = 0;
   if (!f) return HK_FAIL_ERRNO("/proc/net/unix, which lists the processes' sockets, cannot be read");
@@ -144,7 +144,7 @@ hk_status hk_status_list(hk_status_process **out, int *n, uint64_t patience_ns, 
     unsigned long flags = 0;
     if (!name || sscanf(line, "%*s %*s %*s %lx", &flags) != 1 || !(flags & 0x10000)) continue; /* it does not listen */
     name[strcspn(name, "\n")] = 0;
-    if (!HK_RESERVE(questions, room, (size_t)*n + 1) || !HK_RESERVE_NEXT(*out, *n)) break;
+    if (!HK_RESERVE(questions, capacity, (size_t)*n + 1) || !HK_RESERVE_NEXT(*out, *n)) break;
     (*out)[*n] = (hk_status_process){.pid = atoi(name + 1 + strlen(HK_STATUS_SOCKET))};
     status_begin(&questions[(*n)++], name + 1);
   }

@@ -36,14 +36,14 @@ typedef struct links_run {
   ncclComm_t c;
   int *position; /* of each rank: the number of its host, in the order of their first ranks */
   int nhosts;
-  char *device, *host; /* room for `room` bytes, to send and to receive; device: of the backend, or `host` */
-  size_t room;
+  char *device, *host; /* room for `capacity` bytes, to send and to receive; device: of the backend, or `host` */
+  size_t capacity;
 } links_run;
 
 /* ---- memory and calls ---- */
 
 static hk_status links_begin_memory(links_run *x, size_t bytes) {
-  x->room = bytes;
+  x->capacity = bytes;
   x->host = calloc(2, bytes);
   if (!x->host) return HK_FAIL_ERRNO("no memory for diagnostics");
   x->device = x->host;
@@ -61,7 +61,7 @@ static void links_end_memory(links_run *x) {
 static hk_status links_copy(const links_run *x, bool in, size_t bytes) {
   if (!x->c->backend->diagnosis) return HK_OK;
   return in ? x->c->backend->diagnosis->copy(x->c, x->device, x->host, bytes)
-            : x->c->backend->diagnosis->copy(x->c, x->host + x->room, x->device + x->room, bytes);
+            : x->c->backend->diagnosis->copy(x->c, x->host + x->capacity, x->device + x->capacity, bytes);
 }
 
 static hk_call links_call(const links_run *x, hk_p2p what, size_t at, size_t bytes, int peer) {
@@ -73,7 +73,7 @@ static hk_call links_call(const links_run *x, hk_p2p what, size_t at, size_t byt
   if (what == HK_P2P_SEND)
     call.in = x->device + at;
   else
-    call.out = x->device + x->room + at;
+    call.out = x->device + x->capacity + at;
   return call;
 }
 
@@ -94,7 +94,7 @@ static char links_pattern(int from, int to, size_t i) {
 static void links_look(const links_run *x, const int *peers, int n, links_fact *own) {
   own->tested = (uint32_t)n;
   for (int k = 0; k < n; k++) {
-    const char *got = x->host + x->room + (size_t)k * BLOCK;
+    const char *got = x->host + x->capacity + (size_t)k * BLOCK;
     size_t i = 0;
     while (i < BLOCK && got[i] == links_pattern(peers[k], x->c->rank, i)) i++;
     own->good += i == BLOCK;
@@ -120,9 +120,9 @@ static hk_status links_test_host(links_run *x, links_fact *own) {
     calls[2 * k] = links_call(x, HK_P2P_SEND, (size_t)k * BLOCK, BLOCK, peers[k]);
     calls[2 * k + 1] = links_call(x, HK_P2P_RECV, (size_t)k * BLOCK, BLOCK, peers[k]);
   }
-  HK_TRY(links_copy(x, true, x->room), out);
+  HK_TRY(links_copy(x, true, x->capacity), out);
   HK_TRY(links_do(x, calls, 2 * (size_t)n), out);
-  HK_TRY(links_copy(x, false, x->room), out);
+  HK_TRY(links_copy(x, false, x->capacity), out);
   links_look(x, peers, n, own);
 out:
   links_end_memory(x);

@@ -13,12 +13,12 @@
 #include "../run/stream.h"
 #include "jobs.h"
 
-enum { FIRST_ROOM = 64 }; /* calls */
+enum { FIRST_CAPACITY = 64 }; /* calls */
 typedef struct hk_group {
   int depth;
   hk_status error;
   hk_call *calls;
-  size_t ncalls, room;
+  size_t ncalls, capacity;
   hk_jobs jobs;
   hk_task *tasks;
   hk_profiler *profiler; /* of the first call whose communicator has a profiler */
@@ -173,19 +173,19 @@ hk_status hk_group_refuse_task(ncclComm_t c, hk_status rc) {
 }
 
 static __attribute__((noinline)) hk_status group_make_room(hk_group *g, const hk_call *call) {
-  size_t room = g->room ? 2 * g->room : FIRST_ROOM;
-  hk_call *more = realloc(g->calls, room * sizeof *more);
+  size_t capacity = g->capacity ? 2 * g->capacity : FIRST_CAPACITY;
+  hk_call *more = realloc(g->calls, capacity * sizeof *more);
   if (!more) { /* the other ranks wait for this call */
-    hk_status rc = HK_FAIL_ERRNO("no memory for %zu calls in a group", room);
+    hk_status rc = HK_FAIL_ERRNO("no memory for %zu calls in a group", capacity);
     return hk_group_remember(hk_comm_failed(call->comm, rc));
   }
   g->calls = more;
-  g->room = room;
+  g->capacity = capacity;
   return HK_OK;
 }
 
 static inline hk_status group_queue(hk_group *g, const hk_call *call) {
-  if (__builtin_expect(g->ncalls == g->room, 0)) HK_OR_RETURN(group_make_room(g, call));
+  if (__builtin_expect(g->ncalls == g->capacity, 0)) HK_OR_RETURN(group_make_room(g, call));
   hk_call *queued = &g->calls[g->ncalls++];
   *queued = *call;
   queued->holds = g->ncalls == 1 || queued[-1].comm != call->comm;
@@ -288,14 +288,14 @@ static inline hk_status group_run_same(const hk_call *calls, size_t n) {
 }
 
 /* The calls have run or were dropped. Keeps their memory for the thread's next group; drop_group frees it. */
-static inline void group_over(hk_group *g, hk_call *calls, size_t n, size_t room) {
+static inline void group_over(hk_group *g, hk_call *calls, size_t n, size_t capacity) {
   group_let_all_go(calls, n);
-  if (g->calls || room != FIRST_ROOM) {
+  if (g->calls || capacity != FIRST_CAPACITY) {
     free(calls);
     return;
   }
   g->calls = calls;
-  g->room = room;
+  g->capacity = capacity;
 }
 
 /* Ends the group; its calls run, or are priced if `us` is not NULL. */
@@ -303,7 +303,7 @@ static __attribute__((noinline)) hk_status group_end(hk_group *g, double *us) {
   HK_UNCANCELLED;
   hk_status rc = g->error;
   hk_call *calls = g->calls;
-  size_t n = g->ncalls, room = g->room;
+  size_t n = g->ncalls, capacity = g->capacity;
   hk_profiler *profiler = g->profiler;
   void *event = g->event;
   g->profiler = NULL;
@@ -311,7 +311,7 @@ static __attribute__((noinline)) hk_status group_end(hk_group *g, double *us) {
   if (profiler) hk_profile_group_runs(profiler, event);
   g->error = HK_OK;
   g->calls = NULL;
-  g->ncalls = g->room = 0;
+  g->ncalls = g->capacity = 0;
   if (rc != HK_OK) {
     hk_jobs_refuse(&g->jobs); /* if one call of a group is wrong, none begins */
     hk_tasks_refuse(g->tasks);
@@ -322,7 +322,7 @@ static __attribute__((noinline)) hk_status group_end(hk_group *g, double *us) {
   hk_tasks_drop(&g->tasks);
   if (us) *us = 0;
   if (rc == HK_OK && n) rc = group_run_calls(calls, n, us);
-  group_over(g, calls, n, room);
+  group_over(g, calls, n, capacity);
   if (profiler) hk_profile_over(profiler, event);
   return rc;
 }
@@ -330,16 +330,16 @@ static __attribute__((noinline)) hk_status group_end(hk_group *g, double *us) {
 /* The same for a group that contains only calls, which run. They may never wait for the kernel (thread.h). */
 static inline hk_status group_end_calls(hk_group *g) {
   hk_call *calls = g->calls;
-  size_t n = g->ncalls, room = g->room;
+  size_t n = g->ncalls, capacity = g->capacity;
   g->calls = NULL;
-  g->ncalls = g->room = 0;
+  g->ncalls = g->capacity = 0;
   bool *holds = &hk_cancel_held;
   __asm__("" : "+r"(holds)); /* as in host_backend.c */
   bool held = *holds;
   size_t same = 1;
   while (same < n && calls[same].comm == calls->comm) same++;
   hk_status rc = same == n ? group_run_same(calls, n) : group_run_calls(calls, n, NULL);
-  group_over(g, calls, n, room);
+  group_over(g, calls, n, capacity);
   if (__builtin_expect(*holds, 0) && !held) hk_cancel_release();
   return rc;
 }

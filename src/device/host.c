@@ -33,7 +33,7 @@ typedef struct region {
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 HK_FORK_GUARD(lock);
 static region *regions;
-static size_t nregions, room;
+static size_t nregions, capacity;
 static uint64_t last_id;
 
 /* Files of other memory that processes request in the same way: hk_host_lend. */
@@ -67,7 +67,7 @@ static void host_changed(void) {
 }
 
 static bool host_insert(const region *r) {
-  if (!HK_RESERVE(regions, room, nregions + 1)) return false;
+  if (!HK_RESERVE(regions, capacity, nregions + 1)) return false;
   size_t at = host_place_of((uintptr_t)r->base);
   memmove(&regions[at + 1], &regions[at], (nregions - at) * sizeof *r);
   regions[at] = *r;

@@ -9,9 +9,9 @@
 #include "../transport/status_page.h"
 #include "watch.h"
 
-int hk_watch_awaited(ncclComm_t c, int *peers, int room) {
+int hk_watch_awaited(ncclComm_t c, int *peers, int capacity) {
   int n = 0;
-  if (c->order.exec) n = hk_exec_waits_for(c->order.exec, peers, room);
+  if (c->order.exec) n = hk_exec_waits_for(c->order.exec, peers, capacity);
   if (n == 0 && c->order.current && c->order.current->coll == HK_SENDRECV) peers[n++] = c->order.current->root;
   return n;
 }

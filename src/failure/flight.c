@@ -40,19 +40,19 @@ hk_status hk_flight_new(ncclComm_t c, hk_flight_report *report) {
   const hk_settings *settings = c->settings;
   const bool wanted = (settings->FLIGHT_DIR && *settings->FLIGHT_DIR) || settings->FLIGHT_SIGNAL;
   const uint64_t records = settings->FLIGHT_RECORDS ? (uint64_t)settings->FLIGHT_RECORDS : wanted ? FLIGHT_RECORDS : 0;
-  uint64_t room = 1;
+  uint64_t capacity = 1;
   if (!records) return HK_OK;
-  while (room < records) room *= 2;
+  while (capacity < records) capacity *= 2;
   recorder *r = calloc(1, sizeof *r);
   hk_flight *f = (hk_flight *)r;
-  if (r) f->ring = aligned_alloc(sizeof *f->ring, room * sizeof *f->ring);
+  if (r) f->ring = aligned_alloc(sizeof *f->ring, capacity * sizeof *f->ring);
   if (!r || !f->ring) {
     free(r);
     return HK_FAIL_ERRNO("no memory for a flight recorder of %llu operations (HOCKET_FLIGHT_RECORDS)",
                          (unsigned long long)records);
   }
-  memset(f->ring, 0, room * sizeof *f->ring);
-  f->mask = room - 1;
+  memset(f->ring, 0, capacity * sizeof *f->ring);
+  f->mask = capacity - 1;
   f->records = records;
   f->report = report;
   r->signal_fd = -1;

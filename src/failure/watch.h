@@ -46,8 +46,8 @@ void hk_watch_read_page(const struct hk_status_page *b, hk_activity *out);
 void hk_watch_read_operation(hk_activity *out, const struct hk_status_page_op *o);
 
 /* ---- ask.c: what other ranks do ---- */
-/* The peers that the current operation waits for, each once. Returns their number, at most `room`. */
-int hk_watch_awaited(ncclComm_t c, int *peers, int room);
+/* The peers that the current operation waits for, each once. Returns their number, at most `capacity`. */
+int hk_watch_awaited(ncclComm_t c, int *peers, int capacity);
 uint32_t hk_watch_own_signature(ncclComm_t c); /* of the collective that runs; 0: none does */
 /* Gets the activity of a rank. Blocks for at most about patience_ns. */
 hk_presence hk_watch_ask(ncclComm_t c, int rank, uint64_t patience_ns, hk_activity *out);

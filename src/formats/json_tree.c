@@ -43,13 +43,13 @@ __attribute__((format(printf, 4, 5), cold)) static void json_tree_say_at(hk_json
 }
 
 /* Writes the way to the node: ": gpus[2].ops[5]". Nothing for the whole file. */
-static size_t json_tree_way(const hk_json_node *n, char *text, size_t room) {
-  if (!n->parent) return (size_t)snprintf(text, room, "%s", "");
-  size_t used = json_tree_way(n->parent, text, room);
+static size_t json_tree_way(const hk_json_node *n, char *text, size_t capacity) {
+  if (!n->parent) return (size_t)snprintf(text, capacity, "%s", "");
+  size_t used = json_tree_way(n->parent, text, capacity);
   const char *before = used ? "." : ": ";
-  if (used >= room) return used;
-  if (n->key) return used + (size_t)snprintf(text + used, room - used, "%s%s", before, n->key);
-  return used + (size_t)snprintf(text + used, room - used, "%s[%zu]", used ? "" : ": ", n->index);
+  if (used >= capacity) return used;
+  if (n->key) return used + (size_t)snprintf(text + used, capacity - used, "%s%s", before, n->key);
+  return used + (size_t)snprintf(text + used, capacity - used, "%s[%zu]", used ? "" : ": ", n->index);
 }
 
 void hk_json_say(const hk_json_node *n, const char *format, ...) {

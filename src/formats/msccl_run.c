@@ -167,7 +167,7 @@ static bool msccl_run_keep(hk_msccl_state *x, int gpu, hk_trace_record *r) {
   hk_trace_rank *m = &x->trace.ranks[gpu];
   size_t *last = &x->last[r->block];
   if (*last) msccl_run_join(m, *last - 1, r);
-  if (!HK_RESERVE(m->records, m->room, m->nrecords + 1)) return msccl_run_no_memory(x);
+  if (!HK_RESERVE(m->records, m->capacity, m->nrecords + 1)) return msccl_run_no_memory(x);
   m->records[m->nrecords++] = *r;
   *last = m->nrecords;
   return true;
@@ -207,7 +207,7 @@ static bool msccl_run_chunk(hk_msccl_state *x, hk_msccl_block *b, const hk_msccl
   if (s->does & HK_MSCCL_SEND) {
     hk_msccl_queue *q = &x->sent[own];
     r.dst[r.ndst++] = (hk_trace_operand){HK_LINK, msccl_run_link_block(x, &v), own};
-    if (!HK_RESERVE(q->at, q->room, (size_t)b->sent + 1)) return msccl_run_no_memory(x);
+    if (!HK_RESERVE(q->at, q->capacity, (size_t)b->sent + 1)) return msccl_run_no_memory(x);
     q->at[b->sent++] = (hk_msccl_message){v, x->counts[x->trace.links[own].first].sent++, x->round};
   }
   if (s->does & HK_MSCCL_ADD && v.ranks == msccl_run_all(x)) r.flags = HK_INSTR_FINAL;

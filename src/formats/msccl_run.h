@@ -21,7 +21,7 @@ typedef struct hk_msccl_message {
 } hk_msccl_message;
 typedef struct hk_msccl_queue {
   hk_msccl_message *at;
-  size_t room;
+  size_t capacity;
 } hk_msccl_queue;
 
 /* The messages of a link, by its first sending block. */

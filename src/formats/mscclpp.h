@@ -128,7 +128,7 @@ typedef struct hk_mscclpp_events {
   hk_mscclpp_event *events;
   hk_mscclpp_place *places;
   int nevents, nplaces;
-  size_t events_room, places_room;
+  size_t events_capacity, places_capacity;
 } hk_mscclpp_events;
 
 /* The number of places of a rank; where a space begins. */

@@ -23,9 +23,9 @@ uint16_t hk_mscclpp_tick(const hk_mscclpp_state *x, int op) {
   return (uint16_t)(op - x->f->blocks[mscclpp_access_block(x, op)].first + 2);
 }
 
-static const char *access_describe(const hk_mscclpp_state *x, int op, char *text, size_t room) {
+static const char *access_describe(const hk_mscclpp_state *x, int op, char *text, size_t capacity) {
   const hk_mscclpp_block *b = &x->f->blocks[mscclpp_access_block(x, op)];
-  snprintf(text, room, "gpu %d, threadblock %d, op %d (%s)", b->gpu, b->id, x->f->ops[op].number,
+  snprintf(text, capacity, "gpu %d, threadblock %d, op %d (%s)", b->gpu, b->id, x->f->ops[op].number,
            hk_mscclpp_name(&x->f->ops[op]));
   return text;
 }
@@ -73,9 +73,9 @@ hk_mscclpp_cell *hk_mscclpp_cell_at(const hk_mscclpp_state *x, int rank, int pla
 }
 
 const char *hk_mscclpp_place_name(const hk_mscclpp_state *x, const hk_mscclpp_buffer *b, int chunk, char *text,
-                                  size_t room) {
+                                  size_t capacity) {
   static const char *const names[] = {"input", "output", "scratch memory", "scratch memory's packets"};
-  snprintf(text, room, "chunk %d of the %s of gpu %d", (b->at + chunk) / x->f->slices, names[b->space], b->rank);
+  snprintf(text, capacity, "chunk %d of the %s of gpu %d", (b->at + chunk) / x->f->slices, names[b->space], b->rank);
   return text;
 }
 
@@ -96,7 +96,7 @@ int hk_mscclpp_snapshot(hk_mscclpp_state *x, int block, uint16_t own) {
                      "and others: the plan has too many signals and thread blocks to be read");
     return -1;
   }
-  if (!HK_RESERVE(x->snapshots, x->snapshots_room, ((size_t)x->nsnapshots + 1) * n)) {
+  if (!HK_RESERVE(x->snapshots, x->snapshots_capacity, ((size_t)x->nsnapshots + 1) * n)) {
     x->no_memory = true;
     return -1;
   }

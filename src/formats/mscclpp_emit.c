@@ -59,7 +59,7 @@ static bool emit_begin_trace(hk_mscclpp_emitter *x) {
 
 static bool emit_keep(hk_mscclpp_emitter *x, int rank, int agent, const hk_trace_record *r) {
   hk_trace_rank *m = &x->trace.ranks[rank];
-  if (!HK_RESERVE(m->records, m->room, m->nrecords + 1)) return hk_mscclpp_emit_no_memory(x);
+  if (!HK_RESERVE(m->records, m->capacity, m->nrecords + 1)) return hk_mscclpp_emit_no_memory(x);
   m->records[m->nrecords] = *r;
   m->records[m->nrecords].block = x->lane_block[hk_mscclpp_lane(x, agent)];
   m->records[m->nrecords++].to = -1;

@@ -38,8 +38,8 @@ static bool run_keep(hk_mscclpp_state *x, int block, const hk_mscclpp_op *o, int
   if (t->nplaces + n > HK_MSCCLPP_PLACES)
     return hk_mscclpp_wrong(x, (int)(o - x->f->ops),
                             "and the others read and write more than %d chunks, which is too many", HK_MSCCLPP_PLACES);
-  if (!HK_RESERVE(t->events, t->events_room, (size_t)t->nevents + 1) ||
-      !HK_RESERVE(t->places, t->places_room, (size_t)t->nplaces + (size_t)n))
+  if (!HK_RESERVE(t->events, t->events_capacity, (size_t)t->nevents + 1) ||
+      !HK_RESERVE(t->places, t->places_capacity, (size_t)t->nplaces + (size_t)n))
     return hk_mscclpp_no_memory(x);
   t->events[t->nevents++] = (hk_mscclpp_event){.block = block,
                                                .round = x->round,

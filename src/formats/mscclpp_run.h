@@ -29,7 +29,7 @@ typedef struct hk_mscclpp_state {
   uint16_t *known, *got;  /* by block: its clock; the same with what a wait has given and no nop has passed on */
   uint16_t *snapshots;
   int nsnapshots;
-  size_t snapshots_room;
+  size_t snapshots_capacity;
   hk_mscclpp_access *readers;
   int nreaders;
   hk_mscclpp_queue *queues; /* by signal */
@@ -54,7 +54,7 @@ int hk_mscclpp_place_of(const hk_mscclpp_state *x, const hk_mscclpp_buffer *b, i
 hk_mscclpp_cell *hk_mscclpp_cell_at(const hk_mscclpp_state *x, int rank, int place);
 /* "chunk 3 of the input of gpu 1", as the file counts chunks. */
 const char *hk_mscclpp_place_name(const hk_mscclpp_state *x, const hk_mscclpp_buffer *b, int chunk, char *text,
-                                  size_t room);
+                                  size_t capacity);
 /* Of a thread block, or a snapshot. */
 uint16_t *hk_mscclpp_clock(uint16_t *clocks, const hk_mscclpp_state *x, int block);
 void hk_mscclpp_merge(const hk_mscclpp_state *x, uint16_t *into, const uint16_t *from);

@@ -34,7 +34,7 @@ typedef struct hk_trace_record {
 /* A rank's instructions. */
 typedef struct hk_trace_rank {
   hk_trace_record *records;
-  size_t nrecords, room;
+  size_t nrecords, capacity;
 } hk_trace_rank;
 
 /* A part of a rank, with one connection to send and one to receive. */

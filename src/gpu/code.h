@@ -41,9 +41,9 @@ typedef struct hk_gpu_share_facts {
   uint64_t sm;       /* compute capability of the oldest GPU */
 } hk_gpu_share_facts;
 /* The most blocks of one rank's launch. */
-unsigned hk_gpu_share(const hk_gpu_share_facts *room);
+unsigned hk_gpu_share(const hk_gpu_share_facts *capacity);
 /* How many communicators like this one may run their kernels at the same time, in any order.  At least four if the GPU
  * has a block for each of their ranks. */
-unsigned hk_gpu_overlap(const hk_gpu_share_facts *room);
+unsigned hk_gpu_overlap(const hk_gpu_share_facts *capacity);
 /* Warns, once a process, if the device has too few hardware queues for the streams of `ranks` ranks of this process. */
 void hk_gpu_check_queues(int ranks, int device);

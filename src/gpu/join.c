@@ -18,7 +18,7 @@
 
 hk_status hk_gpu_join(ncclComm_t c, const struct hk_facts *facts) {
   hk_gpu *g = hk_gpu_of(c);
-  hk_gpu_share_facts room = {.resident = UINT64_MAX, .sm = UINT64_MAX};
+  hk_gpu_share_facts capacity = {.resident = UINT64_MAX, .sm = UINT64_MAX};
   bool hosts = false, copies = true;
   int least, most, here = 0; /* here: ranks of this process on this GPU */
   for (int s = 0; s < 2; s++) {
@@ -28,23 +28,23 @@ hk_status hk_gpu_join(ncclComm_t c, const struct hk_facts *facts) {
   HK_OR_RETURN(hk_gpu_count_sharers(facts, c->nranks, &g->sharers));
   for (int r = 0; r < c->nranks; r++) {
     const hk_gpu_fact *f = hk_gpu_fact_of(facts, r);
-    if (f->blocks < room.resident) room.resident = f->blocks;
-    if (f->sm < room.sm) room.sm = f->sm;
+    if (f->blocks < capacity.resident) capacity.resident = f->blocks;
+    if (f->sm < capacity.sm) capacity.sm = f->sm;
     copies = copies && f->copies;
     hosts = hosts || !hk_wire_near(c, r);
     here += !hk_gpu_is_remote(c, r) && f->id == hk_gpu_fact_of(facts, c->rank)->id;
   }
   hk_gpu_check_queues(here, c->device);
   g->order->ahead.bounded = here > 1;
-  g->sm = (int)room.sm;
-  room.ranks = (uint64_t)g->sharers;
+  g->sm = (int)capacity.sm;
+  capacity.ranks = (uint64_t)g->sharers;
   hk_selection_channels(c, &least, &most);
-  room.limit = (uint64_t)most; /* equal on all ranks: init compares it */
-  if (hosts && (!room.limit || room.limit > HK_GPU_NET_CHANNELS)) room.limit = HK_GPU_NET_CHANNELS;
-  g->blocks = hk_gpu_share(&room);
+  capacity.limit = (uint64_t)most; /* equal on all ranks: init compares it */
+  if (hosts && (!capacity.limit || capacity.limit > HK_GPU_NET_CHANNELS)) capacity.limit = HK_GPU_NET_CHANNELS;
+  g->blocks = hk_gpu_share(&capacity);
   HK_INFO(HK_SUB_INIT,
           "rank %d: %u blocks at most on GPU %d, where %u communicators like this one run at the same time", c->rank,
-          g->blocks, c->device, hk_gpu_overlap(&room));
+          g->blocks, c->device, hk_gpu_overlap(&capacity));
   g->split->parts = g->blocks / 2 / hk_gpu_p2p_peers(facts, c->nranks);
   if (g->split->parts < 1) g->split->parts = 1;
   if (g->split->parts > HK_GPU_P2P_CHANNELS) g->split->parts = HK_GPU_P2P_CHANNELS;

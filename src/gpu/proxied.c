@@ -203,9 +203,9 @@ static bool proxied_take_lines(hk_gpu_proxied *f, uint32_t tag, uint32_t bytes) 
 
 /* The largest size of the kernel's next slot, in bytes. */
 static uint32_t proxied_room_of(const hk_gpu_proxied *f, bool in_lines) {
-  const uint32_t room = f->data ? f->link.slot_bytes : f->link.small_bytes;
-  if (!in_lines) return room;
-  return !f->lines.host ? 0 : room < HK_GPU_LL_NET_MAX ? room : (uint32_t)HK_GPU_LL_NET_MAX;
+  const uint32_t capacity = f->data ? f->link.slot_bytes : f->link.small_bytes;
+  if (!in_lines) return capacity;
+  return !f->lines.host ? 0 : capacity < HK_GPU_LL_NET_MAX ? capacity : (uint32_t)HK_GPU_LL_NET_MAX;
 }
 
 /* The kernel had a credit for each slot that it filled: it waits for the head that the transport moves. */

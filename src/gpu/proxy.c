@@ -367,11 +367,11 @@ void hk_gpu_proxy_end(hk_gpu_proxy *p, bool lost) {
 
 /* ---- state ---- */
 
-int hk_gpu_proxy_look(hk_gpu_proxy *p, hk_gpu_proxy_link *out, int room) {
+int hk_gpu_proxy_look(hk_gpu_proxy *p, hk_gpu_proxy_link *out, int capacity) {
   int n = 0;
   if (!p || !proxy_enter_for_report(p)) return 0;
   for (const hk_gpu_proxied *f = p->links; f; f = f->next, n++)
-    if (n < room) hk_gpu_proxied_look(f, &out[n]);
+    if (n < capacity) hk_gpu_proxied_look(f, &out[n]);
   proxy_leave(p);
   return n;
 }

@@ -133,9 +133,9 @@ void hk_gpu_proxy_payloads(hk_gpu_proxy *p, bool resting, void (*visit)(void *ar
 struct hk_gpu_proxied *hk_gpu_proxy_links(hk_gpu_proxy *p);
 /* Reports wait for the proxy for one second at most, because a network plugin may keep it in a call. */
 
-/* Stores the states of up to `room` links and returns the number of links; 0 if the proxy does not answer.  From any
- * thread. */
-int hk_gpu_proxy_look(hk_gpu_proxy *p, hk_gpu_proxy_link *out, int room);
+/* Stores the states of up to `capacity` links and returns the number of links; 0 if the proxy does not answer.
+ * From any thread. */
+int hk_gpu_proxy_look(hk_gpu_proxy *p, hk_gpu_proxy_link *out, int capacity);
 /* "receives from rank 2, channel 0: ready, 5 slots done, head 5, 8 credits, word 4:9f03, note 6, waits for the
  * peer". */
 void hk_gpu_proxy_describe(const hk_gpu_proxy_link *l, char *text, size_t bytes);

@@ -12,16 +12,16 @@
  * kernels, as with NCCL. */
 enum { COMMUNICATORS_AT_ONCE = 4, BLOCKS_BEFORE_90 = 24 };
 
-unsigned hk_gpu_share(const hk_gpu_share_facts *room) {
-  uint64_t each = room->resident / COMMUNICATORS_AT_ONCE / room->ranks;
-  uint64_t most = room->sm < 90 ? BLOCKS_BEFORE_90 : HK_GPU_BLOCKS;
-  if (room->limit && room->limit < most) most = room->limit;
+unsigned hk_gpu_share(const hk_gpu_share_facts *capacity) {
+  uint64_t each = capacity->resident / COMMUNICATORS_AT_ONCE / capacity->ranks;
+  uint64_t most = capacity->sm < 90 ? BLOCKS_BEFORE_90 : HK_GPU_BLOCKS;
+  if (capacity->limit && capacity->limit < most) most = capacity->limit;
   if (each > most) each = most;
   return each ? (unsigned)each : 1;
 }
 
-unsigned hk_gpu_overlap(const hk_gpu_share_facts *room) {
-  return (unsigned)(room->resident / room->ranks / hk_gpu_share(room));
+unsigned hk_gpu_overlap(const hk_gpu_share_facts *capacity) {
+  return (unsigned)(capacity->resident / capacity->ranks / hk_gpu_share(capacity));
 }
 
 /* Streams of one process and GPU share the hardware queues: 8, unless CUDA_DEVICE_MAX_CONNECTIONS sets another number,

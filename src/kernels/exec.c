@@ -495,50 +495,50 @@ hk_status hk_exec_step_lanes(hk_exec *x, bool *moved) {
   return HK_OK;
 }
 
-static void exec_add_peer(int peer, int *peers, int *n, int room) {
+static void exec_add_peer(int peer, int *peers, int *n, int capacity) {
   for (int i = 0; i < *n; i++)
     if (peers[i] == peer) return;
-  if (*n < room) peers[(*n)++] = peer;
+  if (*n < capacity) peers[(*n)++] = peer;
 }
 
 /* Adds the readers of a link that have not given back `least` slots. */
-static void exec_add_readers(const hk_link *link, uint64_t least, int *peers, int *n, int room) {
+static void exec_add_readers(const hk_link *link, uint64_t least, int *peers, int *n, int capacity) {
   int lagging[64], found = hk_link_lagging(link, least, lagging, (int)HK_ARRAY_LENGTH(lagging));
-  for (int i = 0; i < found; i++) exec_add_peer(lagging[i], peers, n, room);
+  for (int i = 0; i < found; i++) exec_add_peer(lagging[i], peers, n, capacity);
 }
 
 /* Adds the readers that have not given the lane's slots back. */
-static void exec_add_undrained(const hk_exec *x, const hk_lane_run *l, int *peers, int *n, int room) {
+static void exec_add_undrained(const hk_exec *x, const hk_lane_run *l, int *peers, int *n, int capacity) {
   const hk_program *p = x->plan->program;
   const hk_link_need *needs = hk_program_links(p);
   unsigned lane = (unsigned)(l - x->lanes) % p->nlanes;
   for (unsigned i = 0; i < p->nlinks; i++)
     if (needs[i].lane == lane && hk_link_sends((hk_link_kind)needs[i].kind))
-      exec_add_readers(l->links[i], l->links[i]->done, peers, n, room);
+      exec_add_readers(l->links[i], l->links[i]->done, peers, n, capacity);
 }
 
-void hk_exec_add_awaited(const hk_link *link, size_t bytes, int *peers, int *n, int room) {
+void hk_exec_add_awaited(const hk_link *link, size_t bytes, int *peers, int *n, int capacity) {
   if (link->kind != HK_LINK_MCAST_SEND) {
-    exec_add_peer(link->peer, peers, n, room);
+    exec_add_peer(link->peer, peers, n, capacity);
     return;
   }
   /* The readers whose heads deny the next slot: see hk_link_refresh_credit. */
   uint64_t slots = link->done + hk_link_held(link, bytes);
-  if (slots > link->mask) exec_add_readers(link, slots - link->mask, peers, n, room);
+  if (slots > link->mask) exec_add_readers(link, slots - link->mask, peers, n, capacity);
 }
 
-int hk_exec_waits_for(const hk_exec *x, int *peers, int room) {
+int hk_exec_waits_for(const hk_exec *x, int *peers, int capacity) {
   int n = 0;
-  if (x->brief) return hk_steps_wait_for(x, peers, room);
-  for (unsigned k = 0; k < x->nlanes && n < room; k++) {
+  if (x->brief) return hk_steps_wait_for(x, peers, capacity);
+  for (unsigned k = 0; k < x->nlanes && n < capacity; k++) {
     const hk_lane_run *l = &x->lanes[k];
-    if (l->draining && !l->done) exec_add_undrained(x, l, peers, &n, room);
+    if (l->draining && !l->done) exec_add_undrained(x, l, peers, &n, capacity);
     if (l->done || l->draining) continue;
     const hk_instr *i = &l->instrs[l->at.pc];
     if (i->op != HK_OP_MOVE) continue;
     const hk_operand *all = hk_instr_operands(x->plan->program, i), *o = &all[l->ready];
     if (o->space != HK_LINK) continue;
-    hk_exec_add_awaited(exec_link_of(l, o), exec_carried(x, exec_bytes_of(x, l, i, all)), peers, &n, room);
+    hk_exec_add_awaited(exec_link_of(l, o), exec_carried(x, exec_bytes_of(x, l, i, all)), peers, &n, capacity);
   }
   return n;
 }

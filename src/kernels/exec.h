@@ -59,11 +59,11 @@ static inline hk_status hk_exec_step(hk_exec *x, bool *moved) {
 static inline bool hk_exec_done(const hk_exec *x) { return x->live == 0; }
 /* True if all instructions have run.  Readers may still use the data that this rank sent. */
 bool hk_exec_computed(const hk_exec *x);
-/* For the watchdog: the peers for which lanes wait, each once; returns their number, at most `room`.  A multicast
+/* For the watchdog: the peers for which lanes wait, each once; returns their number, at most `capacity`.  A multicast
  * sender waits for the readers that have not given back the slots that it needs. */
-int hk_exec_waits_for(const hk_exec *x, int *peers, int room);
+int hk_exec_waits_for(const hk_exec *x, int *peers, int capacity);
 
 /* For steps.c. The slot does not fit the call: sets bad_*, and returns HK_ERR_USAGE. */
 hk_status hk_exec_bad_slot(hk_exec *x, const struct hk_link *link, const struct hk_slot *s, size_t expected);
 /* Adds the peers for which a link waits that is not ready for `bytes`, each once. */
-void hk_exec_add_awaited(const struct hk_link *link, size_t bytes, int *peers, int *n, int room);
+void hk_exec_add_awaited(const struct hk_link *link, size_t bytes, int *peers, int *n, int capacity);

@@ -250,15 +250,15 @@ hk_status hk_steps_run(hk_exec *x, bool *moved) { return steps_run(x, false, mov
 
 hk_status hk_steps_run_uneven(hk_exec *x, bool *moved) { return steps_run(x, true, moved); }
 
-int hk_steps_wait_for(const hk_exec *x, int *peers, int room) {
+int hk_steps_wait_for(const hk_exec *x, int *peers, int capacity) {
   const hk_steps *s = x->plan->steps;
   int n = 0;
-  for (unsigned k = 0; k < s->nlanes && n < room; k++) {
+  for (unsigned k = 0; k < s->nlanes && n < capacity; k++) {
     if (x->at[k] == s->end[k]) continue;
     const hk_step *step = &s->step[x->at[k]];
     const size_t bytes = steps_size_of(x, step, x->launch->table != NULL).bytes;
     const hk_step_operand *o = steps_first_unready(step, bytes);
-    if (o) hk_exec_add_awaited(o->link, bytes, peers, &n, room);
+    if (o) hk_exec_add_awaited(o->link, bytes, peers, &n, capacity);
   }
   return n;
 }

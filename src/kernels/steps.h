@@ -54,4 +54,4 @@ static inline void hk_steps_again(hk_exec *x, const void *in, void *out) {
   memcpy(x->at, s->begin, sizeof x->at);
 }
 /* hk_exec_waits_for */
-int hk_steps_wait_for(const hk_exec *x, int *peers, int room);
+int hk_steps_wait_for(const hk_exec *x, int *peers, int capacity);

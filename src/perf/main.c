@@ -21,9 +21,9 @@ double perf_now(void) {
 
 long long perf_now_ms(void) { return (long long)(perf_now() * 1e3); }
 
-static void main_host_name(char *name, size_t room) {
-  if (gethostname(name, room)) snprintf(name, room, "?");
-  name[room - 1] = 0;
+static void main_host_name(char *name, size_t capacity) {
+  if (gethostname(name, capacity)) snprintf(name, capacity, "?");
+  name[capacity - 1] = 0;
   name[strcspn(name, ".")] = 0;
 }
 

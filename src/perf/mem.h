@@ -10,8 +10,8 @@ typedef struct perf_mem {
   const char *usage_title; /* of the -M line */
   bool direct;             /* the CPU may read and write the buffers */
   int (*device_count)(void);
-  int (*use)(int device);                                /* binds the calling thread to a device */
-  void (*describe)(int device, char *text, size_t room); /* "[0000:00:00] name", as in the list of devices */
+  int (*use)(int device);                                    /* binds the calling thread to a device */
+  void (*describe)(int device, char *text, size_t capacity); /* "[0000:00:00] name", as in the list of devices */
   /* bytes available to buffers of all local ranks of the device */
   size_t (*capacity)(int device);
   size_t (*used)(int device);   /* bytes in use now, for -M */

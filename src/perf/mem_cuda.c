@@ -46,14 +46,14 @@ static int cuda_use(int device) {
   return 0;
 }
 
-static void cuda_describe(int device, char *text, size_t room) {
+static void cuda_describe(int device, char *text, size_t capacity) {
   CUdevice d;
   char bus[32] = "?", name[96] = "a GPU";
   if (cu.DeviceGet(&d, device % devices) == CUDA_SUCCESS) {
     cu.DeviceGetPCIBusId(bus, sizeof bus, d);
     cu.DeviceGetName(name, sizeof name, d);
   }
-  snprintf(text, room, "[%s] %s", bus, name);
+  snprintf(text, capacity, "[%s] %s", bus, name);
 }
 
 static size_t cuda_memory(int device, bool used) {

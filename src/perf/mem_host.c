@@ -23,7 +23,7 @@ static int host_use(int device) {
   return 0;
 }
 
-static void host_describe(int device, char *text, size_t room) {
+static void host_describe(int device, char *text, size_t capacity) {
   (void)device;
   char line[256], name[128] = "CPU";
   FILE *f = fopen("/proc/cpuinfo", "r");
@@ -34,7 +34,7 @@ static void host_describe(int device, char *text, size_t room) {
     break;
   }
   if (f) fclose(f);
-  snprintf(text, room, "[0000:00:00] %s", name);
+  snprintf(text, capacity, "[0000:00:00] %s", name);
 }
 
 /* What the system reports as available without swapping. */

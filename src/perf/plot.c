@@ -16,7 +16,7 @@ typedef struct point {
 
 static struct {
   point *points;
-  size_t count, room;
+  size_t count, capacity;
   char (*series)[48]; /* "float sum 0" */
   int nseries;
 } plot;
@@ -48,9 +48,9 @@ static int plot_series_of(const char *type, const char *op, int root) {
 }
 
 void perf_plot_row(size_t bytes, const char *type, const char *op, int root) {
-  if (plot.count == plot.room) {
-    plot.room = plot.room ? 2 * plot.room : 64;
-    point *grown = realloc(plot.points, sizeof *grown * plot.room);
+  if (plot.count == plot.capacity) {
+    plot.capacity = plot.capacity ? 2 * plot.capacity : 64;
+    point *grown = realloc(plot.points, sizeof *grown * plot.capacity);
     if (!grown) perf_fail(PERF_INTERNAL, "out of memory");
     plot.points = grown;
   }

@@ -42,19 +42,19 @@ static void report_clear_progress(void) {
   out.progress = false;
 }
 
-static void report_now_text(char *text, size_t room) {
+static void report_now_text(char *text, size_t capacity) {
   time_t t = time(NULL);
   struct tm parts;
   localtime_r(&t, &parts);
-  strftime(text, room, TIME_FORMAT, &parts);
+  strftime(text, capacity, TIME_FORMAT, &parts);
 }
 
 /* An existing file is kept: then the results go to file.json.0, .1 and so on. */
-static FILE *report_create_json(const char *path, char *used, size_t room) {
-  snprintf(used, room, "%s", path);
+static FILE *report_create_json(const char *path, char *used, size_t capacity) {
+  snprintf(used, capacity, "%s", path);
   FILE *f = fopen(used, "wx");
   for (int i = 0; !f && errno == EEXIST; i++) {
-    snprintf(used, room, "%s.%d", path, i);
+    snprintf(used, capacity, "%s.%d", path, i);
     f = fopen(used, "wx");
   }
   return f;
@@ -297,12 +297,12 @@ void perf_report_footer(long errors, double bandwidth, double wanted, const char
   hk_json_close(w);
 }
 
-static void report_amount(char *text, size_t room, double bytes) {
+static void report_amount(char *text, size_t capacity, double bytes) {
   static const char *const units[] = {"B", "KB", "MB", "GB"};
   int unit = 0;
   double size = bytes < 0 ? -bytes : bytes;
   for (; size >= 1024 && unit < 3; unit++) size /= 1024, bytes /= 1024;
-  snprintf(text, room, "%.*f %s", size < 10 ? 2 : size < 100 ? 1 : 0, bytes, units[unit]);
+  snprintf(text, capacity, "%.*f %s", size < 10 ? 2 : size < 100 ? 1 : 0, bytes, units[unit]);
 }
 
 void perf_report_memory(const char *title, double init, double buffers, double collective) {

@@ -22,13 +22,13 @@ struct hk_builder {
   hk_instr *instrs;
   hk_operand *operands;
   size_t nlanes, nlinks, ninstrs, noperands;
-  size_t lanes_room, links_room, instrs_room, operands_room;
+  size_t lanes_capacity, links_capacity, instrs_capacity, operands_capacity;
   hk_operand *to, *from; /* of the next instruction (hk_build_to, hk_build_from) */
-  size_t nto, nfrom, to_room, from_room;
+  size_t nto, nfrom, to_capacity, from_capacity;
 
   /* Link index + 1 by kind, peer, channel and lane: open addressing in `table_room` entries, a power of two. */
   uint32_t *table;
-  size_t table_used, table_room;
+  size_t table_used, table_capacity;
   unsigned channel; /* of the links made from here on */
 
   bool in_repeat;
@@ -41,7 +41,7 @@ static size_t builder_operand_count(const hk_instr *i) { return (size_t)i->ndst 
 
 /* Makes room for `more` items in a growing array. */
 #define RESERVE(b, field, more)                                                                                        \
-  (HK_RESERVE((b)->field, (b)->field##_room, (b)->n##field + (more)) ||                                                \
+  (HK_RESERVE((b)->field, (b)->field##_capacity, (b)->n##field + (more)) ||                                            \
    builder_no_room(b, (b)->n##field, sizeof *(b)->field))
 static bool builder_no_room(hk_builder *b, size_t n, size_t bytes) {
   b->error = HK_FAIL(HK_ERR_SYSTEM, "Out of memory for a program of over %zu x %zu bytes", n, bytes);
@@ -134,7 +134,7 @@ void hk_build_channel(hk_builder *b, unsigned channel) {
 /* The link's entry in the table, or the free one that it would get. An entry whose link was dropped with a body equals
  * no link, or the link that has its index now. */
 static uint32_t *builder_entry(const hk_builder *b, const hk_link_need *link) {
-  const size_t mask = b->table_room - 1;
+  const size_t mask = b->table_capacity - 1;
   size_t at = ((size_t)link->peer << 16 | (size_t)link->kind << 8 | (size_t)link->channel) * 0x9e3779b97f4a7c15u >> 32;
   for (;; at++) {
     uint32_t *entry = &b->table[at & mask];
@@ -148,13 +148,13 @@ static uint32_t *builder_entry(const hk_builder *b, const hk_link_need *link) {
 
 /* Keeps half of the table free. */
 static bool builder_table_has_room(hk_builder *b) {
-  if (2 * (b->table_used + 1) <= b->table_room) return true;
-  const size_t room = b->table_room ? 2 * b->table_room : 64;
-  uint32_t *table = calloc(room, sizeof *table);
-  if (!table) return builder_no_room(b, room, sizeof *table);
+  if (2 * (b->table_used + 1) <= b->table_capacity) return true;
+  const size_t capacity = b->table_capacity ? 2 * b->table_capacity : 64;
+  uint32_t *table = calloc(capacity, sizeof *table);
+  if (!table) return builder_no_room(b, capacity, sizeof *table);
   free(b->table);
   b->table = table;
-  b->table_room = room;
+  b->table_capacity = capacity;
   b->table_used = b->nlinks;
   for (size_t k = 0; k < b->nlinks; k++) *builder_entry(b, &b->links[k]) = (uint32_t)k + 1;
   return true;

@@ -25,10 +25,10 @@ typedef struct hk_program_draft {
   hk_link_need *links;
   hk_instr *instrs;
   hk_operand *operands;
-  size_t lanes_room, links_room, instrs_room, operands_room;
+  size_t lanes_capacity, links_capacity, instrs_capacity, operands_capacity;
 } hk_program_draft;
 /* Makes room for one more of a kind. False: no memory. */
-#define HK_DRAFT_ROOM(p, field) HK_RESERVE((p)->field, (p)->field##_room, (p)->head.n##field + 1u)
+#define HK_DRAFT_ROOM(p, field) HK_RESERVE((p)->field, (p)->field##_capacity, (p)->head.n##field + 1u)
 /* The operands of an instruction are those from number `first` on: they move into it if it has room for them. */
 void hk_program_draft_move(hk_program_draft *p, hk_instr *i, uint32_t first);
 hk_status hk_program_draft_assemble(const hk_program_draft *p, hk_program **out);

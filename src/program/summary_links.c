@@ -85,7 +85,7 @@ static hk_status summary_links_receivers(hk_summary_run *x, tie_table *t, int se
 /* Goes round the circle of ranks from `rank`, which is its lowest, and collects their receiving ends. */
 static hk_status summary_links_group(hk_summary_run *x, int rank, uint32_t link) {
   const hk_link_need *first = &hk_program_links(x->programs[rank])[link];
-  if (!HK_RESERVE(x->groups, x->groups_room, x->ngroups + 1)) return hk_summary_memory(x->nranks);
+  if (!HK_RESERVE(x->groups, x->groups_capacity, x->ngroups + 1)) return hk_summary_memory(x->nranks);
   hk_summary_group *g = &x->groups[x->ngroups++];
   *g = (hk_summary_group){.first = x->nreceivers, .kind = first->kind};
   int at = rank;
@@ -95,7 +95,7 @@ static hk_status summary_links_group(hk_summary_run *x, int rank, uint32_t link)
     uint32_t receive = summary_links_on_channel(p, hk_link_other_end(summary_links_kind(first)), first->channel);
     if (send == UINT32_MAX || receive == UINT32_MAX || g->n >= (uint32_t)x->nranks)
       return summary_links_alone(x, rank, link);
-    if (!HK_RESERVE(x->receivers, x->receivers_room, x->nreceivers + 1)) return hk_summary_memory(x->nranks);
+    if (!HK_RESERVE(x->receivers, x->receivers_capacity, x->nreceivers + 1)) return hk_summary_memory(x->nranks);
     x->receivers[x->nreceivers++] = x->first_end[at] + receive;
     x->ends[x->first_end[at] + send].group = x->ngroups;
     if (x->host && x->host[at] != x->host[rank]) g->reach = HK_BETWEEN;
@@ -143,16 +143,16 @@ static hk_status summary_links_slots(hk_summary_run *x) {
       for (const hk_operand *end = o + i->nsrc; o < end; o++) {
         const bool steps = o->flags & HK_OPERAND_STEP;
         for (uint32_t j = 0; o->space == HK_LINK && j < (steps ? s.times : 1); j++)
-          x->ends[x->first_end[r] + o->link + j].room += HK_SUMMARY_WAVES * (steps ? 1 : s.times);
+          x->ends[x->first_end[r] + o->link + j].capacity += HK_SUMMARY_WAVES * (steps ? 1 : s.times);
       }
     }
   }
-  for (uint32_t k = 0; k < n; k++) all += x->ends[k].room;
+  for (uint32_t k = 0; k < n; k++) all += x->ends[k].capacity;
   x->slots_of_all = malloc((all + 1) * sizeof *x->slots_of_all);
   x->busy_of_all = malloc((all + 1) * sizeof *x->busy_of_all);
   if (!x->slots_of_all || !x->busy_of_all) return hk_summary_memory(x->nranks);
   hk_chain_key *at = x->slots_of_all;
-  for (uint32_t k = 0; k < n; at += x->ends[k++].room) x->ends[k].slots = at;
+  for (uint32_t k = 0; k < n; at += x->ends[k++].capacity) x->ends[k].slots = at;
   return HK_OK;
 }
 
@@ -161,7 +161,7 @@ hk_status hk_summary_tie(hk_summary_run *x) {
   hk_status rc;
   for (int r = 0; r < x->period; r++) summary_links_ends(x, r);
   HK_TRY(summary_links_prepare(x, &t), out);
-  if (!HK_RESERVE(x->receivers, x->receivers_room, t.receivers.first[x->period] + 1))
+  if (!HK_RESERVE(x->receivers, x->receivers_capacity, t.receivers.first[x->period] + 1))
     HK_GIVE_UP(hk_summary_memory(x->nranks), out);
   for (int r = 0; r < x->period; r++) HK_TRY(summary_links_receivers(x, &t, r), out);
   for (int r = 0; r < x->period; r++) HK_TRY(summary_links_groups(x, r), out);

@@ -35,9 +35,9 @@ static void summary_maps_add(hk_summary *out, const hk_summary_message *m, hk_ma
 }
 
 /* Makes maps of this kind from the n messages, which are after equal chains. Those that are in none come first; returns
- * their number. `counts` [2 nranks], zeros: for messages by hk_map.by; `room` [n]. */
+ * their number. `counts` [2 nranks], zeros: for messages by hk_map.by; `capacity` [n]. */
 static size_t summary_maps_take(hk_summary *out, const hk_summary_run *x, hk_summary_message *m, size_t n,
-                                hk_map_kind kind, uint32_t *counts, hk_summary_message *room) {
+                                hk_map_kind kind, uint32_t *counts, hk_summary_message *capacity) {
   const uint32_t ranks = (uint32_t)x->nranks, senders = (uint32_t)x->period;
   size_t kept = 0, likely = 0;
   for (size_t k = 0; k < n; k++) {
@@ -48,16 +48,16 @@ static size_t summary_maps_take(hk_summary *out, const hk_summary_run *x, hk_sum
     if (counts[m[k].by] < senders)
       m[kept++] = m[k];
     else
-      room[likely++] = m[k];
+      capacity[likely++] = m[k];
   for (size_t k = 0; k < kept; k++) counts[m[k].by] = 0;
-  for (size_t k = 0; k < likely; k++) counts[room[k].by] = 0;
-  summary_maps_order(room, likely);
+  for (size_t k = 0; k < likely; k++) counts[capacity[k].by] = 0;
+  summary_maps_order(capacity, likely);
   for (size_t k = 0, count; k < likely; k += count) {
-    for (count = 1; k + count < likely && room[k + count].by == room[k].by;) count++;
-    if (summary_maps_all_send(&room[k], count, senders)) {
-      summary_maps_add(out, &room[k], kind, count / senders);
+    for (count = 1; k + count < likely && capacity[k + count].by == capacity[k].by;) count++;
+    if (summary_maps_all_send(&capacity[k], count, senders)) {
+      summary_maps_add(out, &capacity[k], kind, count / senders);
     } else {
-      memcpy(&m[kept], &room[k], count * sizeof *m);
+      memcpy(&m[kept], &capacity[k], count * sizeof *m);
       kept += count;
     }
   }
@@ -66,9 +66,9 @@ static size_t summary_maps_take(hk_summary *out, const hk_summary_run *x, hk_sum
 
 /* Makes maps of the n messages, which are after equal chains. */
 static void summary_maps_equal(hk_summary *out, const hk_summary_run *x, hk_summary_message *m, size_t n,
-                               uint32_t *counts, hk_summary_message *room) {
+                               uint32_t *counts, hk_summary_message *capacity) {
   for (hk_map_kind kind = x->kind; kind < HK_MAP_PAIR && n >= (size_t)x->period; kind++)
-    n = summary_maps_take(out, x, m, n, kind, counts, room);
+    n = summary_maps_take(out, x, m, n, kind, counts, capacity);
   for (size_t k = 0; k < n; k++) m[k].by = m[k].to;
   summary_maps_order(m, n);
   for (size_t k = 0, count; k < n; k += count) {
@@ -83,16 +83,16 @@ static unsigned summary_maps_digit(const hk_summary_message *m, unsigned d) {
 
 /* Sorts the messages by chain, receiver and sender, with as much room for others. There are millions with few chains:
  * qsort takes ten times as long. Returns where they are. */
-static hk_summary_message *summary_maps_sort(hk_summary_message *m, hk_summary_message *room, size_t n) {
+static hk_summary_message *summary_maps_sort(hk_summary_message *m, hk_summary_message *capacity, size_t n) {
   for (unsigned d = 0; n && d < 4 + 4 + sizeof(hk_chain_key); d++) {
     size_t at[257] = {0};
     for (size_t k = 0; k < n; k++) at[summary_maps_digit(&m[k], d) + 1]++;
     if (at[summary_maps_digit(&m[0], d) + 1] == n) continue; /* all are equal */
     for (unsigned k = 1; k < 257; k++) at[k] += at[k - 1];
-    for (size_t k = 0; k < n; k++) room[at[summary_maps_digit(&m[k], d)]++] = m[k];
+    for (size_t k = 0; k < n; k++) capacity[at[summary_maps_digit(&m[k], d)]++] = m[k];
     hk_summary_message *swap = m;
-    m = room;
-    room = swap;
+    m = capacity;
+    capacity = swap;
   }
   return m;
 }
@@ -100,21 +100,21 @@ static hk_summary_message *summary_maps_sort(hk_summary_message *m, hk_summary_m
 hk_status hk_summary_maps(hk_summary *out, hk_summary_run *x) {
   hk_status rc = HK_OK;
   const size_t all = x->nmessages;
-  hk_summary_message *room = malloc((all + 1) * sizeof *room), *m;
+  hk_summary_message *capacity = malloc((all + 1) * sizeof *capacity), *m;
   uint32_t *counts = calloc(2 * (size_t)x->nranks, sizeof *counts);
   out->maps = malloc((all + 1) * sizeof *out->maps);
-  if (!room || !counts || !out->maps) HK_GIVE_UP(hk_summary_memory(x->nranks), out);
-  m = summary_maps_sort(x->messages, room, all);
-  if (m == room) {
-    room = x->messages;
+  if (!capacity || !counts || !out->maps) HK_GIVE_UP(hk_summary_memory(x->nranks), out);
+  m = summary_maps_sort(x->messages, capacity, all);
+  if (m == capacity) {
+    capacity = x->messages;
     x->messages = m;
   }
   for (size_t k = 0, n; k < all; k += n) {
     for (n = 1; k + n < all && m[k + n].after == m[k].after;) n++;
-    summary_maps_equal(out, x, &m[k], n, counts, room);
+    summary_maps_equal(out, x, &m[k], n, counts, capacity);
   }
 out:
   free(counts);
-  free(room);
+  free(capacity);
   return rc;
 }

@@ -23,9 +23,9 @@ static uint32_t *run_busy(const hk_summary_run *x, const hk_summary_end *e, uint
 
 static hk_status run_deliver(hk_summary_run *x, uint32_t receiver, hk_chain_key at, uint32_t busy) {
   hk_summary_end *e = &x->ends[receiver];
-  if (e->filled == e->room)
+  if (e->filled == e->capacity)
     return HK_FAIL(HK_ERR_INTERNAL, "%s: rank %u takes %u slots of a link, and more come: hocket verify says more",
-                   x->programs[0]->algorithm, e->rank, e->room);
+                   x->programs[0]->algorithm, e->rank, e->capacity);
   *run_busy(x, e, e->filled) = busy;
   e->slots[e->filled++] = at;
   run_note_ahead(x, e, e->filled - 1);
@@ -48,7 +48,7 @@ static hk_status run_deliver_group(hk_summary_run *x, const hk_summary_group *g,
 static hk_status run_send_group(hk_summary_run *x, hk_summary_group *g, uint32_t slot, hk_chain_key now,
                                 uint32_t busy) {
   if (slot >= g->nslots) { /* the first member that sends it */
-    if (!HK_RESERVE(g->slots, g->slots_room, slot + 1) || !HK_RESERVE(g->sent, g->sent_room, slot + 1))
+    if (!HK_RESERVE(g->slots, g->slots_capacity, slot + 1) || !HK_RESERVE(g->sent, g->sent_capacity, slot + 1))
       return hk_summary_memory(x->nranks);
     g->slots[slot] = 0;
     g->sent[slot] = 0;
@@ -60,7 +60,7 @@ static hk_status run_send_group(hk_summary_run *x, hk_summary_group *g, uint32_t
 
 static hk_status run_note(hk_summary_run *x, const hk_summary_end *e, hk_chain_key now) {
   if (x->one_host && e->reach == HK_INSIDE && x->host && x->host[e->rank] != 0) return HK_OK;
-  if (!HK_RESERVE(x->messages, x->messages_room, x->nmessages + 1)) return hk_summary_memory(x->nranks);
+  if (!HK_RESERVE(x->messages, x->messages_capacity, x->nmessages + 1)) return hk_summary_memory(x->nranks);
   x->messages[x->nmessages++] = (hk_summary_message){.after = now, .from = e->rank, .to = e->peer};
   return HK_OK;
 }
@@ -69,7 +69,7 @@ static hk_status run_note(hk_summary_run *x, const hk_summary_end *e, hk_chain_k
 static hk_status run_trace(hk_summary_run *x, const hk_summary_thread *t, const hk_summary_end *e, uint32_t slot) {
   const uint32_t lane = (uint32_t)(t - x->threads), lanes = x->first_thread[x->period];
   if (!x->traces || t->at.offset) return HK_OK;
-  if (!HK_RESERVE(x->events, x->events_room, x->nevents + 1)) return hk_summary_memory(x->nranks);
+  if (!HK_RESERVE(x->events, x->events_capacity, x->nevents + 1)) return hk_summary_memory(x->nranks);
   x->events[x->nevents++] = (hk_summary_event){.lane = lane,
                                                .slot = e ? lanes + (uint32_t)(e->slots - x->slots_of_all) + slot : lane,
                                                .from = (uint32_t)t->rank,
@@ -180,10 +180,10 @@ static hk_status run_step(hk_summary_run *x, hk_summary_thread *t, bool *waits) 
   uint64_t near = 0; /* blocks received inside the host */
   unsigned sends = 0, receives = 0;
   const hk_summary_end *last = NULL; /* of the instruction's messages */
-  hk_chain_key room = 0;
-  *waits = !run_has_room(x, t, o, i->ndst, &room) || !run_take(x, t, sources, i->nsrc);
+  hk_chain_key capacity = 0;
+  *waits = !run_has_room(x, t, o, i->ndst, &capacity) || !run_take(x, t, sources, i->nsrc);
   if (*waits) return HK_OK;
-  if (room > t->now) t->now = room;
+  if (capacity > t->now) t->now = capacity;
   t->now++;
   t->tail++;
   t->busy++;

@@ -23,7 +23,7 @@ static inline hk_chain hk_summary_chain_of(hk_chain_key k) {
 typedef struct hk_summary_end {
   /* Receiving end: when slots arrive, [taken, filled), and before them when they were taken. */
   hk_chain_key *slots;
-  uint32_t taken, filled, room;
+  uint32_t taken, filled, capacity;
   uint32_t thread;   /* the lane that uses the end */
   uint32_t first, n; /* sending end: its receivers, in hk_summary_run.receivers */
   uint32_t group;    /* 1 + its hk_summary_group; 0: none */
@@ -43,7 +43,7 @@ typedef struct hk_summary_group {
   uint8_t reach;       /* HK_BETWEEN if any two members are on different hosts */
   hk_chain_key *slots; /* the latest sender of each slot so far */
   uint32_t *sent;      /* how many members have sent each slot */
-  uint32_t nslots, slots_room, sent_room;
+  uint32_t nslots, slots_capacity, sent_capacity;
 } hk_summary_group;
 
 typedef struct hk_summary_thread {
@@ -77,7 +77,7 @@ typedef struct hk_summary_run {
   uint32_t *busy_of_all;      /* of each of them: instructions one after another before it */
   uint32_t *receivers;
   hk_summary_group *groups;
-  uint32_t nreceivers, receivers_room, ngroups, groups_room;
+  uint32_t nreceivers, receivers_capacity, ngroups, groups_capacity;
   hk_summary_thread *threads;
   uint32_t *ready; /* lanes that may go on */
   uint32_t nready;
@@ -89,10 +89,10 @@ typedef struct hk_summary_run {
   hk_chain_key wave_ends[HK_SUMMARY_WAVES];
   uint32_t tail, busy;          /* of the lane that ends the first wave; the most of any lane */
   hk_summary_message *messages; /* of the first wave, between two ranks */
-  size_t nmessages, messages_room;
+  size_t nmessages, messages_capacity;
   bool traces; /* makes the summary's events */
   hk_summary_event *events;
-  size_t nevents, events_room;
+  size_t nevents, events_capacity;
 } hk_summary_run;
 
 /* summary_links.c: ends with their slots, receivers and groups. */

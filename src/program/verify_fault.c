@@ -23,17 +23,17 @@ static hk_status verify_fault_report(hk_verifier *v, int rank, int lane, int ins
   r->lane = lane;
   r->instr = instr;
   const hk_program *p = v->programs[rank];
-  size_t room = sizeof r->message, n;
-  n = (size_t)snprintf(r->message, room, "%s %s, %d ranks: rank %d", hk_coll_name((hk_coll)p->coll), p->algorithm,
+  size_t capacity = sizeof r->message, n;
+  n = (size_t)snprintf(r->message, capacity, "%s %s, %d ranks: rank %d", hk_coll_name((hk_coll)p->coll), p->algorithm,
                        v->nranks, rank);
-  if (lane >= 0 && n < room) n += (size_t)snprintf(r->message + n, room - n, " lane %d", lane);
-  if (instr >= 0 && n < room) {
+  if (lane >= 0 && n < capacity) n += (size_t)snprintf(r->message + n, capacity - n, " lane %d", lane);
+  if (instr >= 0 && n < capacity) {
     char text[100];
-    n += (size_t)snprintf(r->message + n, room - n, " instruction %d (%s)%s", instr,
+    n += (size_t)snprintf(r->message + n, capacity - n, " instruction %d (%s)%s", instr,
                           verify_fault_instr_text(p, instr, text, sizeof text), where);
   }
-  if (n < room) n += (size_t)snprintf(r->message + n, room - n, ": ");
-  if (n < room) vsnprintf(r->message + n, room - n, format, args);
+  if (n < capacity) n += (size_t)snprintf(r->message + n, capacity - n, ": ");
+  if (n < capacity) vsnprintf(r->message + n, capacity - n, format, args);
   return HK_ERR_INTERNAL;
 }
 

@@ -19,7 +19,7 @@ static bool verify_hazard_take_read(hk_verifier *v, uint32_t *index) {
     v->free_read = v->reads[*index].next;
     return true;
   }
-  if (!HK_RESERVE(v->reads, v->reads_room, v->nreads + 1)) return false;
+  if (!HK_RESERVE(v->reads, v->reads_capacity, v->nreads + 1)) return false;
   *index = v->nreads++;
   return true;
 }

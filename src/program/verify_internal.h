@@ -45,7 +45,7 @@ typedef struct hk_rank_set {
 enum { HK_SETS_PER_CHUNK = 256, HK_NO_SET = 0x1fffffff };
 typedef struct hk_set_pool {
   char **chunks;
-  size_t nchunks, room, set_bytes;
+  size_t nchunks, capacity, set_bytes;
   unsigned words;
   uint32_t used, free; /* free: first of the list, or HK_NO_SET */
 } hk_set_pool;
@@ -76,12 +76,12 @@ static inline uint32_t hk_value_count(const hk_set_pool *p, hk_value x) {
  * again such numbers. Each list of parts is stored once, so equal numbers mean equal sums. */
 enum { HK_NO_ORDER = UINT32_MAX };
 typedef struct hk_orders {
-  uint32_t nranks, count;      /* sums known */
-  uint32_t *ends, ends_room;   /* end of sum i's parts; they begin at the end of sum i - 1's */
-  uint32_t *parts, parts_room; /* of all sums, then of the sum that is being described */
+  uint32_t nranks, count;          /* sums known */
+  uint32_t *ends, ends_capacity;   /* end of sum i's parts; they begin at the end of sum i - 1's */
+  uint32_t *parts, parts_capacity; /* of all sums, then of the sum that is being described */
   uint32_t nparts;
-  uint32_t *table, table_room; /* by hash: the sum's number in `ends` + 1; a power of two */
-  bool failed;                 /* out of memory */
+  uint32_t *table, table_capacity; /* by hash: the sum's number in `ends` + 1; a power of two */
+  bool failed;                     /* out of memory */
 } hk_orders;
 void hk_orders_free(hk_orders *o);
 /* Describes a sum: each part in turn, then its number; HK_NO_ORDER if out of memory. */
@@ -97,9 +97,9 @@ enum { HK_NOWHERE = UINT32_MAX };
 
 /* One FIFO. */
 typedef struct hk_channel {
-  size_t slot_at;  /* first of `room` slots; readers_left has the same index */
-  size_t times_at; /* event of the sender that sent slot k, k = 0, 1, ... */
-  uint32_t room;   /* slots kept: the FIFO's, or fewer if fewer are ever sent */
+  size_t slot_at;    /* first of `capacity` slots; readers_left has the same index */
+  size_t times_at;   /* event of the sender that sent slot k, k = 0, 1, ... */
+  uint32_t capacity; /* slots kept: the FIFO's, or fewer if fewer are ever sent */
   uint32_t sent;
   uint32_t thread; /* the sender's thread */
   uint32_t first_reader, nreaders;
@@ -191,7 +191,7 @@ typedef struct hk_verifier {
   uint32_t queue_head, queue_count;
 
   hk_read *reads;
-  uint32_t nreads, reads_room, free_read; /* free_read: index + 1 */
+  uint32_t nreads, reads_capacity, free_read; /* free_read: index + 1 */
   /* One happens-before search. known: the latest known event of each thread. */
   uint32_t *known, *search;
   uint64_t *known_stamp, *queued_stamp, stamp;

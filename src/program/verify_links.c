@@ -78,7 +78,7 @@ static hk_status verify_links_open_channels(hk_verifier *v, pairing *s, int r) {
                      .kind = l[k].kind,
                      .in_each = 1,
                      .out_each = 1,
-                     .room = v->uses[v->first_end[r] + k]};
+                     .capacity = v->uses[v->first_end[r] + k]};
     v->ends[v->first_end[r] + k] = v->nchannels++;
     v->nreaders += multicast ? (uint32_t)v->nranks - 1 : 1; /* its readers' places */
   }
@@ -209,12 +209,12 @@ static hk_status verify_links_lay_out_fifos(hk_verifier *v) {
   uint64_t waves = v->options.waves;
   for (uint32_t k = 0; k < v->nchannels; k++) {
     hk_channel *c = &v->channels[k];
-    uint64_t messages = waves * c->room;
-    c->room = messages < v->options.slots ? (uint32_t)messages : v->options.slots;
-    if (c->in_each > 1) c->room = c->in_each; /* the slots of a round are kept at one place */
+    uint64_t messages = waves * c->capacity;
+    c->capacity = messages < v->options.slots ? (uint32_t)messages : v->options.slots;
+    if (c->in_each > 1) c->capacity = c->in_each; /* the slots of a round are kept at one place */
     c->slot_at = slots;
     c->times_at = times;
-    slots += c->room;
+    slots += c->capacity;
     c->made_at = slots;
     if (hk_link_in_rounds((hk_link_kind)c->kind)) slots += c->out_each;
     times += messages;

@@ -23,11 +23,11 @@ void hk_orders_free(hk_orders *o) {
 }
 
 /* Room for one more. */
-#define GROW(o, array, room, used)                                                                                     \
-  (((used) < HK_NO_ORDER / 2 && HK_RESERVE((o)->array, (o)->room, (used) + 1)) || ((o)->failed = true, false))
+#define GROW(o, array, capacity, used)                                                                                 \
+  (((used) < HK_NO_ORDER / 2 && HK_RESERVE((o)->array, (o)->capacity, (used) + 1)) || ((o)->failed = true, false))
 
 void hk_orders_part(hk_orders *o, uint32_t part) {
-  if (GROW(o, parts, parts_room, o->nparts)) o->parts[o->nparts++] = part;
+  if (GROW(o, parts, parts_capacity, o->nparts)) o->parts[o->nparts++] = part;
 }
 
 static uint32_t verify_order_begin_of(const hk_orders *o, uint32_t sum) { return sum ? o->ends[sum - 1] : 0; }
@@ -40,8 +40,8 @@ static uint32_t verify_order_hash(const uint32_t *parts, uint32_t n) {
 
 /* The index in the table of the `n` parts from `begin` on, or of the free entry for them. */
 static uint32_t verify_order_place_of(const hk_orders *o, uint32_t begin, uint32_t n) {
-  uint32_t at = verify_order_hash(o->parts + begin, n) & (o->table_room - 1);
-  for (; o->table[at]; at = (at + 1) & (o->table_room - 1)) {
+  uint32_t at = verify_order_hash(o->parts + begin, n) & (o->table_capacity - 1);
+  for (; o->table[at]; at = (at + 1) & (o->table_capacity - 1)) {
     uint32_t other = o->table[at] - 1, first = verify_order_begin_of(o, other);
     if (o->ends[other] - first == n && !memcmp(o->parts + first, o->parts + begin, n * sizeof *o->parts)) break;
   }
@@ -50,16 +50,16 @@ static uint32_t verify_order_place_of(const hk_orders *o, uint32_t begin, uint32
 
 /* Keeps the table at most half full. */
 static bool verify_order_grow_table(hk_orders *o) {
-  if (2 * o->count < o->table_room) return true;
-  uint32_t room = o->table_room ? o->table_room * 2 : 1024;
-  uint32_t *fresh = calloc(room, sizeof *fresh);
+  if (2 * o->count < o->table_capacity) return true;
+  uint32_t capacity = o->table_capacity ? o->table_capacity * 2 : 1024;
+  uint32_t *fresh = calloc(capacity, sizeof *fresh);
   if (!fresh) { /* out of memory */
     o->failed = true;
     return false;
   }
   free(o->table);
   o->table = fresh;
-  o->table_room = room;
+  o->table_capacity = capacity;
   for (uint32_t k = 0; k < o->count; k++) {
     uint32_t begin = verify_order_begin_of(o, k);
     o->table[verify_order_place_of(o, begin, o->ends[k] - begin)] = k + 1;
@@ -69,7 +69,7 @@ static bool verify_order_grow_table(hk_orders *o) {
 
 uint32_t hk_orders_sum(hk_orders *o) {
   uint32_t begin = verify_order_begin_of(o, o->count);
-  if (o->failed || !verify_order_grow_table(o) || !GROW(o, ends, ends_room, o->count)) return HK_NO_ORDER;
+  if (o->failed || !verify_order_grow_table(o) || !GROW(o, ends, ends_capacity, o->count)) return HK_NO_ORDER;
   uint32_t at = verify_order_place_of(o, begin, o->nparts - begin);
   if (o->table[at]) {
     o->nparts = begin;

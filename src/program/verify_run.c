@@ -31,10 +31,10 @@ static uint32_t verify_run_end_of(const step *s, const hk_operand *o) {
 }
 
 static bool verify_run_can_send(const hk_verifier *v, const hk_channel *c) {
-  if (hk_channel_in_rounds(c)) return c->sent - c->summed * c->in_each < c->room;
-  if (c->sent < c->room) return true;
-  if (c->nreaders == 1) return c->sent - v->readers[c->first_reader].consumed < c->room;
-  return v->readers_left[c->slot_at + c->sent % c->room] == 0;
+  if (hk_channel_in_rounds(c)) return c->sent - c->summed * c->in_each < c->capacity;
+  if (c->sent < c->capacity) return true;
+  if (c->nreaders == 1) return c->sent - v->readers[c->first_reader].consumed < c->capacity;
+  return v->readers_left[c->slot_at + c->sent % c->capacity] == 0;
 }
 
 /* True if all link operands are ready; a thread that resumes does not check again the operands that it found ready. */
@@ -100,7 +100,7 @@ static hk_status verify_run_make_slot(const step *s, const hk_channel *to, uint3
   *out = HK_VALUE_NONE;
   do {
     uint32_t number = (c->number + n - 1) % n; /* the sender's number: its reader has the next number */
-    size_t from = c->slot_at + (scatters ? to->number : c->summed % c->room);
+    size_t from = c->slot_at + (scatters ? to->number : c->summed % c->capacity);
     hk_value x = v->slots[from];
     if (hk_value_kind(x) < HK_VALUE_LEAF)
       return hk_fault_here(v, s->t, "the network moves an empty slot in round %u of its links", c->summed);
@@ -133,7 +133,7 @@ static hk_status verify_run_make_round(const step *s, uint32_t at) {
   } while (c != first);
   do {
     for (uint32_t k = 0; k < c->in_each; k++) {
-      hk_value *slot = &v->slots[c->slot_at + (c->in_each > 1 ? k : c->summed % c->room)];
+      hk_value *slot = &v->slots[c->slot_at + (c->in_each > 1 ? k : c->summed % c->capacity)];
       hk_value_drop(&v->sets, *slot);
       *slot = HK_VALUE_NONE;
     }
@@ -154,7 +154,7 @@ static hk_status verify_run_receive(const step *s, const hk_operand *o, hk_value
   uint32_t *times = v->times + r->times_at;
   if (r->consumed && times[r->consumed - 1] == s->t->event)
     return hk_fault_here(v, s->t, "it receives twice from rank %u", v->threads[c->thread].rank);
-  size_t at = hk_channel_in_rounds(c) ? c->made_at + r->consumed % c->out_each : c->slot_at + r->consumed % c->room;
+  size_t at = hk_channel_in_rounds(c) ? c->made_at + r->consumed % c->out_each : c->slot_at + r->consumed % c->capacity;
   hk_value x = v->slots[at];
   times[r->consumed++] = s->t->event;
   if (c->nreaders == 1) {
@@ -322,13 +322,13 @@ static hk_status verify_run_add_up(const step *s, uint32_t first) {
   hk_verifier *v = s->v;
   hk_channel *c = &v->channels[first];
   const uint32_t k = c->summed;
-  hk_value *slot = &v->slots[c->slot_at + k % c->room], sum = *slot;
+  hk_value *slot = &v->slots[c->slot_at + k % c->capacity], sum = *slot;
   const unsigned block = hk_value_link_block(sum);
   for (uint32_t at = c->next; at != first; at = v->channels[at].next)
     if (v->channels[at].sent <= k) return HK_OK;
   for (uint32_t at = c->next; at != first; at = c->next) {
     c = &v->channels[at];
-    slot = &v->slots[c->slot_at + k % c->room];
+    slot = &v->slots[c->slot_at + k % c->capacity];
     if (hk_value_kind(sum) < HK_VALUE_LEAF || hk_value_kind(*slot) < HK_VALUE_LEAF)
       return hk_fault_here(v, s->t, "the network adds up an empty slot: slot %u of its links", k);
     if (hk_value_link_block(*slot) != block)
@@ -341,7 +341,7 @@ static hk_status verify_run_add_up(const step *s, uint32_t first) {
   do {
     c = &v->channels[c->next];
     hk_value_keep(&v->sets, sum);
-    v->slots[c->slot_at + k % c->room] = hk_value_sent_as(sum, block);
+    v->slots[c->slot_at + k % c->capacity] = hk_value_sent_as(sum, block);
     c->summed++;
     verify_run_wake_readers(v, c);
   } while (c != &v->channels[first]);
@@ -357,7 +357,7 @@ static hk_status verify_run_send(const step *s, const hk_operand *o, hk_value x)
   if (c->sent && times[c->sent - 1] == s->t->event)
     return hk_fault_here(v, s->t, "it sends twice on the link to rank %u",
                          c->nreaders ? v->threads[v->readers[c->first_reader].thread].rank : s->t->rank);
-  size_t slot = c->slot_at + c->sent % c->room;
+  size_t slot = c->slot_at + c->sent % c->capacity;
   times[c->sent++] = s->t->event;
   bool in_switch = s->i->flags & HK_INSTR_IN_SWITCH;
   if (c->sent > 1 && c->in_switch != in_switch)

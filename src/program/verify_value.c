@@ -19,7 +19,7 @@ void hk_set_pool_free(hk_set_pool *p) {
 }
 
 static bool verify_value_add_chunk(hk_set_pool *p) {
-  if (!HK_RESERVE(p->chunks, p->room, p->nchunks + 1)) return false;
+  if (!HK_RESERVE(p->chunks, p->capacity, p->nchunks + 1)) return false;
   char *c = malloc(p->set_bytes * HK_SETS_PER_CHUNK);
   if (!c) return false;
   p->chunks[p->nchunks++] = c;

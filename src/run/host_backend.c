@@ -98,10 +98,10 @@ static hk_status run_one(const hk_call *call) {
   return rc;
 }
 
-/* Gives each stream its calls as one batch. Changes the order of the calls; `room` is for 2 * n more. */
-static hk_status host_backend_enqueue_calls(hk_call *calls, size_t n, hk_call *room) {
+/* Gives each stream its calls as one batch. Changes the order of the calls; `capacity` is for 2 * n more. */
+static hk_status host_backend_enqueue_calls(hk_call *calls, size_t n, hk_call *capacity) {
   hk_status rc = HK_OK;
-  hk_call *batch = room, *rest = room + n;
+  hk_call *batch = capacity, *rest = capacity + n;
   while (n) {
     size_t m = 0, kept = 0;
     for (size_t i = 0; i < n; i++)

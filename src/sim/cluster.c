@@ -267,36 +267,36 @@ uint32_t hk_sim_cluster_switch_edge(const hk_sim_cluster *w, int rank, bool down
 
 /* ---- names ---- */
 
-static void cluster_name_in_host(const hk_sim_cluster *w, int host, uint32_t at, char *text, size_t room) {
+static void cluster_name_in_host(const hk_sim_cluster *w, int host, uint32_t at, char *text, size_t capacity) {
   const hk_topo *t = hk_sim_cluster_topo(w, host);
   char from[HK_NODE_LABEL], to[HK_NODE_LABEL], others[32] = "";
   if (w->size[host] > 1) snprintf(others, sizeof others, " (and %u like it)", w->size[host] - 1);
   if (at < t->nedges) {
     hk_node_label(&t->nodes[t->edges[at].from], from);
     hk_node_label(&t->nodes[t->edges[at].to], to);
-    snprintf(text, room, "host %d%s: %s -> %s", host, others, from, to);
+    snprintf(text, capacity, "host %d%s: %s -> %s", host, others, from, to);
     return;
   }
   bool cores = at >= t->nedges + t->nnodes;
   hk_node_label(&t->nodes[at - t->nedges - (cores ? t->nnodes : 0)], from);
-  snprintf(text, room, "host %d%s: %s of %s", host, others, cores ? "cores" : "memory", from);
+  snprintf(text, capacity, "host %d%s: %s of %s", host, others, cores ? "cores" : "memory", from);
 }
 
-void hk_sim_cluster_name(const hk_sim_cluster *w, uint32_t resource, char *text, size_t room) {
+void hk_sim_cluster_name(const hk_sim_cluster *w, uint32_t resource, char *text, size_t capacity) {
   if (resource < w->fabric_base) { /* it belongs to the last host whose first resource is not after it */
     int h = w->c->nhosts - 1;
     while (w->rep[h] != (uint32_t)h || resource < w->base[h]) h--;
-    cluster_name_in_host(w, h, resource - w->base[h], text, room);
+    cluster_name_in_host(w, h, resource - w->base[h], text, capacity);
     return;
   }
   if (w->folded) {
-    snprintf(text, room, "the fabric's uplinks");
+    snprintf(text, capacity, "the fabric's uplinks");
     return;
   }
   uint32_t at = resource - w->fabric_base;
   int leaf = (int)(at / 2) / w->spines, spine = (int)(at / 2) % w->spines;
   if (at % 2)
-    snprintf(text, room, "spine %d -> leaf %d", spine, leaf);
+    snprintf(text, capacity, "spine %d -> leaf %d", spine, leaf);
   else
-    snprintf(text, room, "leaf %d -> spine %d", leaf, spine);
+    snprintf(text, capacity, "leaf %d -> spine %d", leaf, spine);
 }

@@ -88,7 +88,7 @@ void hk_sim_cluster_nets(const hk_sim_cluster *w, int from, int to, int channel,
 /* The edge between a GPU and its NVSwitch, UINT32_MAX if there is none; `down`: towards the GPU. */
 uint32_t hk_sim_cluster_switch_edge(const hk_sim_cluster *w, int rank, bool down);
 /* The name of a resource, for people. */
-void hk_sim_cluster_name(const hk_sim_cluster *w, uint32_t resource, char *text, size_t room);
+void hk_sim_cluster_name(const hk_sim_cluster *w, uint32_t resource, char *text, size_t capacity);
 
 /* The leaf switch of a host's NET, and the spine that a flow between two NETs takes. */
 int hk_sim_cluster_leaf(const hk_sim_cluster *w, int host, const hk_node *net);

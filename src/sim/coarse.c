@@ -106,7 +106,7 @@ typedef struct crossing {
 
 typedef struct crossings {
   crossing *at;
-  size_t n, room;
+  size_t n, capacity;
 } crossings;
 
 /* Appends the rank's links that cross spines, on the channels that a simulated one represents. */
@@ -128,7 +128,7 @@ static hk_status coarse_find_crossings(const coarse *c, int r, int channel, cros
     if (la == lb) continue;
     for (int k = channel; k < s->all_channels; k += s->channels) {
       int spine = hk_sim_cluster_spine(w, a, x, b, y, k);
-      if (!HK_RESERVE(out->at, out->room, out->n + 1)) return HK_FAIL_ERRNO("no memory for %zu links", out->n + 1);
+      if (!HK_RESERVE(out->at, out->capacity, out->n + 1)) return HK_FAIL_ERRNO("no memory for %zu links", out->n + 1);
       out->at[out->n++] =
           (crossing){.up = 2 * (la * w->spines + spine), .down = 2 * (lb * w->spines + spine) + 1, .side = side};
     }

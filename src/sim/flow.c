@@ -43,7 +43,8 @@ static void flow_sink(hk_net *n, uint32_t i, hk_sim_event *e) {
 
 hk_status hk_net_at(hk_net *n, hk_sim_event *e, double at) {
   if (!e->place) {
-    if (!HK_RESERVE(n->heap, n->heap_room, n->nheap + 1)) return HK_FAIL_ERRNO("no memory for %u events", n->nheap + 1);
+    if (!HK_RESERVE(n->heap, n->heap_capacity, n->nheap + 1))
+      return HK_FAIL_ERRNO("no memory for %u events", n->nheap + 1);
     e->at = at;
     flow_rise(n, n->nheap++, e);
     return HK_OK;
@@ -82,16 +83,16 @@ void hk_net_free(hk_net *n) {
 }
 
 hk_status hk_net_add(hk_net *n, double capacity, uint32_t *out) {
-  if (n->nresources == n->room) {
-    uint32_t room = n->room ? 2 * n->room : 256;
-    hk_resource *grown = realloc(n->resources, room * sizeof *grown);
+  if (n->nresources == n->capacity) {
+    uint32_t most = n->capacity ? 2 * n->capacity : 256;
+    hk_resource *grown = realloc(n->resources, most * sizeof *grown);
     if (grown) n->resources = grown;
-    uint32_t *dirty = grown ? realloc(n->dirty, room * sizeof *dirty) : NULL;
+    uint32_t *dirty = grown ? realloc(n->dirty, most * sizeof *dirty) : NULL;
     if (dirty) n->dirty = dirty;
-    uint32_t *tight = dirty ? realloc(n->tight, room * sizeof *tight) : NULL;
-    if (!tight) return HK_FAIL_ERRNO("no memory for %u resources of the simulator", room);
+    uint32_t *tight = dirty ? realloc(n->tight, most * sizeof *tight) : NULL;
+    if (!tight) return HK_FAIL_ERRNO("no memory for %u resources of the simulator", most);
     n->tight = tight;
-    n->room = room;
+    n->capacity = most;
   }
   n->resources[n->nresources] = (hk_resource){.capacity = capacity};
   *out = n->nresources++;
@@ -110,7 +111,8 @@ hk_status hk_flow_use(hk_net *n, hk_flow *f, uint32_t resource, double weight) {
     f->entries[i].weight += (float)weight;
     return HK_OK;
   }
-  if (!HK_RESERVE(f->entries, f->room, f->n + 1)) return HK_FAIL_ERRNO("no memory for a flow over %u links", f->n + 1);
+  if (!HK_RESERVE(f->entries, f->capacity, f->n + 1))
+    return HK_FAIL_ERRNO("no memory for a flow over %u links", f->n + 1);
   f->entries[f->n++] = (hk_flow_entry){.flow = f, .resource = resource, .weight = (float)weight};
   return HK_OK;
 }
@@ -178,7 +180,7 @@ void hk_flow_stop(hk_net *n, hk_flow *f) {
 
 static hk_status flow_find_flow(hk_net *n, hk_flow *f) {
   if (f->stamp == n->stamp) return HK_OK;
-  if (!HK_RESERVE(n->found, n->found_room, n->nfound + 1))
+  if (!HK_RESERVE(n->found, n->found_capacity, n->nfound + 1))
     return HK_FAIL_ERRNO("no memory for %u flows", n->nfound + 1);
   f->stamp = n->stamp;
   n->found[n->nfound++] = f;

@@ -45,7 +45,7 @@ typedef struct hk_flow {
   double limit;             /* its own maximum rate, bytes/us */
   double next;              /* its rate in the computation under way */
   uint32_t held;            /* the full resource that limits it, or UINT32_MAX: its own limit */
-  uint32_t n, room;
+  uint32_t n, capacity;
   bool fixed;
   uint64_t stamp;
   hk_flow_entry *entries;
@@ -64,15 +64,15 @@ typedef struct hk_resource {
 typedef struct hk_net {
   double now;
   hk_resource *resources;
-  uint32_t nresources, room;
+  uint32_t nresources, capacity;
   hk_sim_event **heap;
-  uint32_t nheap, heap_room;
+  uint32_t nheap, heap_capacity;
   uint32_t *dirty; /* resources whose flows changed since the latest flow_settle */
   uint32_t ndirty;
   /* Temporary data of one computation. */
   hk_flow **found;
   uint32_t *tight;
-  uint32_t nfound, found_room, ntight;
+  uint32_t nfound, found_capacity, ntight;
   uint64_t stamp;
   uint64_t solved; /* flows whose rates were computed, for tests of the engine's cost */
 } hk_net;

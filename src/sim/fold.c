@@ -60,11 +60,11 @@ typedef struct folding {
   uint64_t *colour, *next;
   joint *joints;
   size_t *first; /* [nhosts + 1] */
-  size_t n, room;
+  size_t n, capacity;
 } folding;
 
 static hk_status fold_add_joint(folding *f, uint32_t host, uint64_t what) {
-  if (!HK_RESERVE(f->joints, f->room, f->n + 1)) return HK_FAIL_ERRNO("no memory for %zu links", f->n + 1);
+  if (!HK_RESERVE(f->joints, f->capacity, f->n + 1)) return HK_FAIL_ERRNO("no memory for %zu links", f->n + 1);
   f->joints[f->n++] = (joint){.host = host, .what = what};
   return HK_OK;
 }
@@ -126,14 +126,14 @@ static void fold_recolour(folding *f) {
 static hk_status fold_represent(const folding *f) {
   hk_sim_cluster *w = f->w;
   int n = w->c->nhosts;
-  size_t room = 1;
-  while (room < 2 * (size_t)n) room *= 2;
-  uint32_t *table = malloc(room * sizeof *table);
+  size_t capacity = 1;
+  while (capacity < 2 * (size_t)n) capacity *= 2;
+  uint32_t *table = malloc(capacity * sizeof *table);
   if (!table) return HK_FAIL_ERRNO("no memory to fold %d hosts", n);
-  memset(table, 0xff, room * sizeof *table);
+  memset(table, 0xff, capacity * sizeof *table);
   for (int h = 0; h < n; h++) {
-    size_t at = hk_hash_mix(f->colour[h], 7) & (room - 1);
-    while (table[at] != HK_SIM_NONE && f->colour[table[at]] != f->colour[h]) at = (at + 1) & (room - 1);
+    size_t at = hk_hash_mix(f->colour[h], 7) & (capacity - 1);
+    while (table[at] != HK_SIM_NONE && f->colour[table[at]] != f->colour[h]) at = (at + 1) & (capacity - 1);
     if (table[at] == HK_SIM_NONE) {
       table[at] = (uint32_t)h;
       w->size[h] = 0;

@@ -10,17 +10,17 @@
 enum { QUEUE_IDS = 1u << 30 }; /* at the same time, events of network queues are after those of threads */
 
 hk_status hk_times_push(hk_times *q, double at) {
-  if (q->count == q->room) {
-    uint32_t room = q->room ? 2 * q->room : 8;
-    double *grown = malloc(room * sizeof *grown);
-    if (!grown) return HK_FAIL_ERRNO("no memory for %u messages", room);
-    for (uint32_t i = 0; i < q->count; i++) grown[i] = q->at[(q->head + i) & (q->room - 1)];
+  if (q->count == q->capacity) {
+    uint32_t capacity = q->capacity ? 2 * q->capacity : 8;
+    double *grown = malloc(capacity * sizeof *grown);
+    if (!grown) return HK_FAIL_ERRNO("no memory for %u messages", capacity);
+    for (uint32_t i = 0; i < q->count; i++) grown[i] = q->at[(q->head + i) & (q->capacity - 1)];
     free(q->at);
     q->at = grown;
-    q->room = room;
+    q->capacity = capacity;
     q->head = 0;
   }
-  q->at[(q->head + q->count++) & (q->room - 1)] = at;
+  q->at[(q->head + q->count++) & (q->capacity - 1)] = at;
   return HK_OK;
 }
 
@@ -116,7 +116,7 @@ static hk_status run_release(hk_sim *s, hk_side *e) {
 static hk_status run_keep_span(hk_sim *s, const hk_lane_state *t) {
   hk_timeline *l = &s->timeline;
   if (!l->kept) return HK_OK;
-  if (!HK_RESERVE(l->spans, l->room, l->n + 1))
+  if (!HK_RESERVE(l->spans, l->capacity, l->n + 1))
     return HK_FAIL_ERRNO("no memory for a timeline of %u instructions", l->n + 1);
   l->spans[l->n++] = (hk_sim_span){.begin_us = t->began,
                                    .end_us = run_now(s),

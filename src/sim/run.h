@@ -44,7 +44,7 @@ hk_status hk_fold(hk_sim_cluster *w, hk_programs *programs, bool shifted);
 /* Times at which messages arrive, or credits return, oldest first. */
 typedef struct hk_times {
   double *at; /* negative, -1 - time: the message is a reference to the sender's memory */
-  uint32_t head, count, room;
+  uint32_t head, count, capacity;
 } hk_times;
 
 typedef struct hk_sim_queue {
@@ -106,7 +106,7 @@ typedef struct hk_core {
 /* The instructions that have run, in the order of their ends. */
 typedef struct hk_timeline {
   bool kept; /* else the spans are not wanted */
-  uint32_t n, room;
+  uint32_t n, capacity;
   hk_sim_span *spans;
 } hk_timeline;
 
@@ -137,7 +137,7 @@ typedef struct hk_sim {
   uint32_t *first_side; /* [nranks * channels] */
   uint32_t *targets;
   hk_use *uses;
-  uint32_t nuses, uses_room;
+  uint32_t nuses, uses_capacity;
   hk_core *cores; /* [nranks]; NULL on GPUs */
 
   double finished;
@@ -168,7 +168,7 @@ double hk_step_us(const hk_sim *s, const hk_lane_state *t);
 hk_status hk_step_uses(hk_sim *s, hk_lane_state *t, size_t bytes, double *limit);
 
 hk_status hk_times_push(hk_times *q, double at);
-static inline double hk_times_first(const hk_times *q) { return q->at[q->head & (q->room - 1)]; }
+static inline double hk_times_first(const hk_times *q) { return q->at[q->head & (q->capacity - 1)]; }
 static inline void hk_times_pop(hk_times *q) {
   q->head++;
   q->count--;

@@ -60,7 +60,7 @@ static hk_status wire_count(hk_sim *s) {
 /* ---- sides ---- */
 
 static hk_status wire_keep_route(hk_sim *s, hk_side *e, const hk_route *route) {
-  if (!HK_RESERVE(s->uses, s->uses_room, s->nuses + route->n))
+  if (!HK_RESERVE(s->uses, s->uses_capacity, s->nuses + route->n))
     return HK_FAIL_ERRNO("no memory to simulate %d ranks", s->cluster.nranks);
   if (route->n) memcpy(s->uses + s->nuses, route->uses, route->n * sizeof *s->uses);
   e->first_use = s->nuses;
@@ -163,11 +163,12 @@ typedef struct tie {
 
 typedef struct ties {
   tie *at;
-  uint32_t n, room;
+  uint32_t n, capacity;
 } ties;
 
 static hk_status wire_add_tie(hk_sim *s, ties *t, uint32_t from, uint32_t to) {
-  if (!HK_RESERVE(t->at, t->room, t->n + 1)) return HK_FAIL_ERRNO("no memory to simulate %d ranks", s->cluster.nranks);
+  if (!HK_RESERVE(t->at, t->capacity, t->n + 1))
+    return HK_FAIL_ERRNO("no memory to simulate %d ranks", s->cluster.nranks);
   t->at[t->n++] = (tie){.from = from, .to = to};
   return HK_OK;
 }

@@ -44,23 +44,23 @@ static void env_forget(complaints *c) {
 
 /* ---- one parameter as text ---- */
 
-static void env_value_text(const hk_param_info *p, char *text, size_t room, const char *unset) {
+static void env_value_text(const hk_param_info *p, char *text, size_t capacity, const char *unset) {
   if (p->is_string)
-    snprintf(text, room, "%s", p->str_value ? p->str_value : unset);
+    snprintf(text, capacity, "%s", p->str_value ? p->str_value : unset);
   else
-    snprintf(text, room, "%lld", (long long)p->value);
+    snprintf(text, capacity, "%lld", (long long)p->value);
 }
-static void env_default_text(const hk_param_info *p, char *text, size_t room) {
+static void env_default_text(const hk_param_info *p, char *text, size_t capacity) {
   if (p->is_string)
-    snprintf(text, room, "%s", p->str_def ? p->str_def : "unset");
+    snprintf(text, capacity, "%s", p->str_def ? p->str_def : "unset");
   else
-    snprintf(text, room, "%lld", (long long)p->def);
+    snprintf(text, capacity, "%lld", (long long)p->def);
 }
-static void env_type_text(const hk_param_info *p, char *text, size_t room) {
+static void env_type_text(const hk_param_info *p, char *text, size_t capacity) {
   if (p->is_string)
-    snprintf(text, room, "text");
+    snprintf(text, capacity, "text");
   else
-    snprintf(text, room, "%lld to %lld%s%s", (long long)p->min, (long long)p->max, p->unit[0] ? " " : "", p->unit);
+    snprintf(text, capacity, "%lld to %lld%s%s", (long long)p->min, (long long)p->max, p->unit[0] ? " " : "", p->unit);
 }
 static bool env_is_set(const hk_param_info *p) { return strcmp(p->origin, "default") != 0; }
 

@@ -47,9 +47,10 @@ void hk_help_first(FILE *to) {
 }
 
 /* "-m, --machine STRING" */
-static void help_option_left(const hk_tool_option *o, char *text, size_t room) {
-  int n = o->letter ? snprintf(text, room, "-%c, --%s", o->letter, o->name) : snprintf(text, room, "    --%s", o->name);
-  if (o->argument) snprintf(text + n, room - (size_t)n, " %s", o->argument);
+static void help_option_left(const hk_tool_option *o, char *text, size_t capacity) {
+  int n = o->letter ? snprintf(text, capacity, "-%c, --%s", o->letter, o->name)
+                    : snprintf(text, capacity, "    --%s", o->name);
+  if (o->argument) snprintf(text + n, capacity - (size_t)n, " %s", o->argument);
 }
 
 /* The help text, the option's words and its default; free() it. */

@@ -90,13 +90,13 @@ static int machine_pci_generation(float gts) {
   return 0;
 }
 
-static void machine_pci_speed(float gts, int width, char *text, size_t room) {
+static void machine_pci_speed(float gts, int width, char *text, size_t capacity) {
   int generation = machine_pci_generation(gts);
   text[0] = 0;
   if (generation)
-    snprintf(text, room, "gen%d x%d", generation, width);
+    snprintf(text, capacity, "gen%d x%d", generation, width);
   else if (gts > 0)
-    snprintf(text, room, "%g GT/s x%d", (double)gts, width);
+    snprintf(text, capacity, "%g GT/s x%d", (double)gts, width);
 }
 
 bool hk_pci_downgraded(const hk_pci_info *p) {

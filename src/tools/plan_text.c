@@ -10,10 +10,11 @@
 #include "plan.h"
 #include "tools.h"
 
-static const char *plan_text_place_of(const hk_inputs *w, char *text, size_t room) {
+static const char *plan_text_place_of(const hk_inputs *w, char *text, size_t capacity) {
   char summary[256];
-  snprintf(text, room, "%d rank%s on %d host%s (%s: %s)", w->nranks, w->nranks == 1 ? "" : "s", w->machine.team.nhosts,
-           w->machine.team.nhosts == 1 ? "" : "s", w->cluster->name, hk_topo_summary(w->cluster->kinds[0], summary));
+  snprintf(text, capacity, "%d rank%s on %d host%s (%s: %s)", w->nranks, w->nranks == 1 ? "" : "s",
+           w->machine.team.nhosts, w->machine.team.nhosts == 1 ? "" : "s", w->cluster->name,
+           hk_topo_summary(w->cluster->kinds[0], summary));
   return text;
 }
 

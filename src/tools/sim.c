@@ -49,11 +49,11 @@ static int sim_open_machines(hk_sim_view *v, const options *o, int nargs, char *
 }
 
 /* "ring,tree", "all", or NULL: the selector's choice. */
-static int sim_read_algorithms(const char *list, const hk_algorithm *const *all, const hk_algorithm **out, int room,
+static int sim_read_algorithms(const char *list, const hk_algorithm *const *all, const hk_algorithm **out, int capacity,
                                int *n) {
   *n = 0;
   if (!list) out[(*n)++] = NULL;
-  for (int i = 0; list && !strcmp(list, "all") && all[i] && *n < room; i++) out[(*n)++] = all[i];
+  for (int i = 0; list && !strcmp(list, "all") && all[i] && *n < capacity; i++) out[(*n)++] = all[i];
   if (!list || !strcmp(list, "all")) return HK_EXIT_OK;
   for (const char *p = list; *p;) {
     char word[24] = "";
@@ -62,7 +62,7 @@ static int sim_read_algorithms(const char *list, const hk_algorithm *const *all,
     int i = 0;
     while (all[i] && strcmp(all[i]->name, word)) i++;
     if (!all[i]) return hk_tool_wrong_word("--algorithm", word, hk_tool_algorithm_word);
-    if (*n < room) out[(*n)++] = all[i];
+    if (*n < capacity) out[(*n)++] = all[i];
     p += length + (p[length] == ',');
   }
   return HK_EXIT_OK;

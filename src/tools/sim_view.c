@@ -12,7 +12,7 @@
 #include "machine.h"
 
 hk_sim_row *hk_sim_view_add(hk_sim_view *v) {
-  return HK_RESERVE(v->rows, v->room, v->nrows + 1) ? &v->rows[v->nrows++] : NULL;
+  return HK_RESERVE(v->rows, v->capacity, v->nrows + 1) ? &v->rows[v->nrows++] : NULL;
 }
 
 void hk_sim_view_clear(hk_sim_view *v) {

@@ -24,7 +24,7 @@ typedef struct hk_sim_view {
   hk_coll coll;
   hk_sim_site *sites;
   hk_sim_row *rows;
-  int nsites, nrows, room, nseries;
+  int nsites, nrows, capacity, nseries;
 } hk_sim_view;
 
 hk_sim_row *hk_sim_view_add(hk_sim_view *v); /* NULL: out of memory */

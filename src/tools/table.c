@@ -94,7 +94,7 @@ typedef struct cell {
 
 struct hk_table {
   char columns[64];
-  size_t ncolumns, ncells, room;
+  size_t ncolumns, ncells, capacity;
   int gap; /* between columns */
   cell *cells;
 };
@@ -111,7 +111,7 @@ hk_table *hk_table_new(const char *columns) {
 void hk_table_narrow(hk_table *t) { t->gap = 1; }
 
 static void table_add_cell(hk_table *t, hk_style s, char *text) {
-  if (!HK_RESERVE(t->cells, t->room, t->ncells + 1) || !text) abort();
+  if (!HK_RESERVE(t->cells, t->capacity, t->ncells + 1) || !text) abort();
   t->cells[t->ncells++] = (cell){s, text};
 }
 

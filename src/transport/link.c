@@ -82,9 +82,9 @@ void hk_link_withdraw(hk_link *l) {
     while (link_is_reading(&l->heads[i]) && hk_wait_pause(&w) == HK_OK) continue;
 }
 
-int hk_link_lagging(const hk_link *l, uint64_t least, int *ranks, int room) {
+int hk_link_lagging(const hk_link *l, uint64_t least, int *ranks, int capacity) {
   int n = 0;
-  for (uint32_t i = 0; i < l->nheads && n < room; i++) {
+  for (uint32_t i = 0; i < l->nheads && n < capacity; i++) {
     /* relaxed: for reports; nothing is read or written because of it */
     if (atomic_load_explicit(&l->heads[i].value, memory_order_relaxed) >= least) continue;
     ranks[n++] = l->kind == HK_LINK_MCAST_SEND ? (int)i + ((int)i >= l->peer) : l->peer;

@@ -237,9 +237,10 @@ bool hk_link_drained(hk_link *l);
  * waits for readers that copy from that memory now. Then the user may free it. Receiver: notes that it reads no such
  * memory. */
 void hk_link_withdraw(hk_link *l);
-/* Fills `ranks` with the readers that have given back fewer than `least` slots. Returns their number, at most `room`.
- * A multicast FIFO has a head for each rank except its sender, in the order of the ranks. From any thread. */
-int hk_link_lagging(const hk_link *l, uint64_t least, int *ranks, int room);
+/* Fills `ranks` with the readers that have given back fewer than `least` slots. Returns their number, at most
+ * `capacity`. A multicast FIFO has a head for each rank except its sender, in the order of the ranks. From any
+ * thread. */
+int hk_link_lagging(const hk_link *l, uint64_t least, int *ranks, int capacity);
 
 /* ---- receiver ---- */
 /* Returns true if the next slot has arrived. Never blocks. */

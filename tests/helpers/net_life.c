@@ -60,10 +60,10 @@ static ncclResult_t sum(ncclComm_t c, size_t count) {
 /* A group of `each` sends to every rank and as many receives from it; the first ones are small, the last ones large. */
 static ncclResult_t exchange(ncclComm_t c, int each) {
   static const size_t sizes[] = {1, 8, 4080, 4081, 100000, 1 << 20};
-  size_t room = (size_t)n * (size_t)each << 20;
-  unsigned char *out = malloc(room), *in = malloc(room);
+  size_t capacity = (size_t)n * (size_t)each << 20;
+  unsigned char *out = malloc(capacity), *in = malloc(capacity);
   if (!out || !in) abort();
-  memset(in, 0, room);
+  memset(in, 0, capacity);
   MUST(ncclGroupStart());
   for (int peer = 0; peer < n; peer++)
     for (int k = 0; k < each; k++) {

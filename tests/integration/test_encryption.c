@@ -195,8 +195,8 @@ static int send_marks(int p) {
 
 /* Packets of all interfaces; -1: this needs CAP_NET_RAW. */
 static int listen_on_wire(void) {
-  int fd = socket(AF_PACKET, SOCK_RAW | SOCK_NONBLOCK, htons(ETH_P_ALL)), room = 64 << 20;
-  if (fd >= 0) setsockopt(fd, SOL_SOCKET, SO_RCVBUFFORCE, &room, sizeof room);
+  int fd = socket(AF_PACKET, SOCK_RAW | SOCK_NONBLOCK, htons(ETH_P_ALL)), capacity = 64 << 20;
+  if (fd >= 0) setsockopt(fd, SOL_SOCKET, SO_RCVBUFFORCE, &capacity, sizeof capacity);
   return fd;
 }
 

@@ -268,11 +268,11 @@ TEST(profiled) {
 }
 
 /* Lines of a trace about an event of rank 0, in order. */
-static int lines_of(const char *path, const char *begin, char lines[][160], int room) {
+static int lines_of(const char *path, const char *begin, char lines[][160], int capacity) {
   char line[512];
   int n = 0;
   FILE *f = fopen(path, "r");
-  while (f && n < room && fgets(line, sizeof line, f)) {
+  while (f && n < capacity && fgets(line, sizeof line, f)) {
     const char *at = strstr(line, " rank 0 ");
     if (at && strstr(at, begin)) snprintf(lines[n++], 160, "%.*s", (int)strcspn(line, "\n"), line);
   }

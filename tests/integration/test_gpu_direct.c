@@ -16,12 +16,12 @@ static gpu_ranks all;
 static void set(const char *name, const char *value) { setenv(name, value, 1); }
 
 /* Cards that write so that GPUs see it late, and what a GPU's driver does about it. */
-static gpu_ranks *begin_with(int ranks, bool late, size_t room) {
+static gpu_ranks *begin_with(int ranks, bool late, size_t capacity) {
   set("NCCL_P2P_DISABLE", "1");
   set("NCCL_SHM_DISABLE", "1");
   set("CUDAEMU_RDMA_ORDER", late ? "0" : "100");
   setenv("CUDAEMU_DMABUF", "1", 0);
-  gpu_open(&all, ranks, ranks, room);
+  gpu_open(&all, ranks, ranks, capacity);
   verbs = rdma_begin(2);
   rdma_param("NCCL_NET", "IB");
   verbs->late = late;

@@ -101,7 +101,7 @@ static void *register_again(void *arg) {
   const thread_rank *t = arg;
   void *handle;
   for (int i = 0; i < times(60); i++) {
-    OK_NCCL(ncclCommRegister(t->g->comm[t->rank], (void *)(uintptr_t)t->g->in[t->rank], t->g->room, &handle));
+    OK_NCCL(ncclCommRegister(t->g->comm[t->rank], (void *)(uintptr_t)t->g->in[t->rank], t->g->capacity, &handle));
     OK_NCCL(ncclCommDeregister(t->g->comm[t->rank], handle));
   }
   return NULL;

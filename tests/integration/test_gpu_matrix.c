@@ -20,7 +20,7 @@ static void try(const gpu_ranks *g, gpu_call *c) {
 }
 /* On one GPU, or each on its own: with NVLinks between all, so that LL128 goes there, too.  The interpreter of programs
  * runs all of it, but in begin_small. */
-static void begin(gpu_ranks *g, const char *protocol, bool apart, size_t room) {
+static void begin(gpu_ranks *g, const char *protocol, bool apart, size_t capacity) {
   static const bool mesh[MACHINE_GPUS][MACHINE_GPUS] = {{0, 1, 1, 1}, {1, 0, 1, 1}, {1, 1, 0, 1}, {1, 1, 1, 0}};
   char path[] = "/tmp/hocket-matrix-XXXXXX";
   const int fd = mkstemp(path);
@@ -29,25 +29,25 @@ static void begin(gpu_ranks *g, const char *protocol, bool apart, size_t room) {
   gpu_machine_write(path, mesh);
   setenv("NCCL_PROTO", protocol, 1);
   setenv("HOCKET_GPU_SMALL", "0", 0);
-  gpu_open(g, RANKS, apart ? RANKS : 1, room);
+  gpu_open(g, RANKS, apart ? RANKS : 1, capacity);
   gpu_init_all(g);
   unlink(path);
 }
-static void begin_small(gpu_ranks *g, bool apart, size_t room) {
+static void begin_small(gpu_ranks *g, bool apart, size_t capacity) {
   setenv("HOCKET_GPU_SMALL", "1", 1);
   setenv("NCCL_ALGO", "flat", 1);
-  begin(g, "LL", apart, room);
+  begin(g, "LL", apart, capacity);
 }
 /* With a switch that adds up, or copies: by nvls, and by the one-shot algorithms. */
 static const struct {
   const char *algorithm, *protocol;
 } in_switch[] = {{"NVLS", "Simple"}, {"SUMSHOT", "Simple"}, {"ONESHOT", "LL"}, {"ONESHOT", "Simple"}};
 enum { IN_SWITCH = 4 };
-static void begin_switch(gpu_ranks *g, int way, size_t room) {
+static void begin_switch(gpu_ranks *g, int way, size_t capacity) {
   setenv("CUDAEMU_MULTICAST", "1", 1);
   setenv("NCCL_ALGO", in_switch[way].algorithm, 1);
   setenv("NCCL_PROTO", in_switch[way].protocol, 1);
-  gpu_open(g, RANKS, RANKS, room);
+  gpu_open(g, RANKS, RANKS, capacity);
   gpu_init_all(g);
 }
 

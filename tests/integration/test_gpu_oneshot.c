@@ -20,10 +20,10 @@ static CUresult count_launch(const CUlaunchConfig *config, CUfunction f, void **
     others++;
   return launch(config, f, params, extra);
 }
-static void open_counted(gpu_ranks *g, int n, int devices, size_t room) {
+static void open_counted(gpu_ranks *g, int n, int devices, size_t capacity) {
   setenv("NCCL_PROTO", "LL", 1);
   setenv("NCCL_ALGO", "flat", 1);
-  gpu_open(g, n, devices, room);
+  gpu_open(g, n, devices, capacity);
   gpu_init_all(g);
 }
 /* All devices have one copy of the kernels, if the ranks are on one: so counting is for those. */

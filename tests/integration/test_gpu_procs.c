@@ -106,16 +106,16 @@ static bool imports_leave(const hk_gpu *gpu) {
 static void registered(gpu_place *p) {
   gpu_ranks *g = &p->g;
   void *handle[GPU_RANKS][2];
-  size_t room = (size_t)g->n * ZERO_COPY_COUNT * 4;
+  size_t capacity = (size_t)g->n * ZERO_COPY_COUNT * 4;
   OK_NCCL(ncclGroupStart());
   for (int r = p->first; r < p->first + p->each; r++) {
     void *out;
     emu_use(g->device[r]);
-    g->in[r] = gpu_alloc(g->device[r], room);
-    OK_NCCL(ncclMemAlloc(&out, room < (2 << 20) ? 2 << 20 : room));
+    g->in[r] = gpu_alloc(g->device[r], capacity);
+    OK_NCCL(ncclMemAlloc(&out, capacity < (2 << 20) ? 2 << 20 : capacity));
     g->out[r] = (CUdeviceptr)(uintptr_t)out;
-    OK_NCCL(ncclCommRegister(g->comm[r], (void *)(uintptr_t)g->in[r], room, &handle[r][0]));
-    OK_NCCL(ncclCommWindowRegister(g->comm[r], out, room, (ncclWindow_t *)(void *)&handle[r][1], 0));
+    OK_NCCL(ncclCommRegister(g->comm[r], (void *)(uintptr_t)g->in[r], capacity, &handle[r][0]));
+    OK_NCCL(ncclCommWindowRegister(g->comm[r], out, capacity, (ncclWindow_t *)(void *)&handle[r][1], 0));
   }
   OK_NCCL(ncclGroupEnd());
   big_calls(p);
@@ -136,7 +136,7 @@ static void registered(gpu_place *p) {
     ck_assert(hk_gpu_of(g->comm[r])->buffers->first->unusable);
     OK_NCCL(ncclCommDeregister(g->comm[r], handle[r][1]));
     ck_assert_int_eq(ncclCommDeregister(g->comm[r], handle[r][1]), ncclInvalidArgument);
-    g->out[r] = gpu_alloc(g->device[r], room);
+    g->out[r] = gpu_alloc(g->device[r], capacity);
   }
   for (int r = p->first; r < p->first + p->each; r++) ck_assert(imports_leave(hk_gpu_of(g->comm[r])));
   each_call(p, &(gpu_call){.coll = HK_ALLGATHER, .count = ZERO_COPY_COUNT, .type = ncclFloat32}, 1);
@@ -155,11 +155,11 @@ static void outlive(gpu_place *p) {
   gpu_ranks *g = &p->g;
   void *handle;
   char before[HK_ERROR_TEXT];
-  size_t room = (size_t)g->n * ZERO_COPY_COUNT * 4;
+  size_t capacity = (size_t)g->n * ZERO_COPY_COUNT * 4;
   int r = p->first;
-  g->in[r] = gpu_alloc(g->device[r], room);
-  g->out[r] = gpu_alloc(g->device[r], room);
-  OK_NCCL(ncclCommRegister(g->comm[r], (void *)(uintptr_t)g->in[r], room, &handle));
+  g->in[r] = gpu_alloc(g->device[r], capacity);
+  g->out[r] = gpu_alloc(g->device[r], capacity);
+  OK_NCCL(ncclCommRegister(g->comm[r], (void *)(uintptr_t)g->in[r], capacity, &handle));
   each_call(p, &(gpu_call){.coll = HK_ALLGATHER, .count = ZERO_COPY_COUNT, .type = ncclFloat32}, 1);
   ck_assert(hk_gpu_of(g->comm[r])->buffers->first->made);
   meet_all(p);
@@ -204,17 +204,17 @@ static void die(gpu_place *p) {
 
 /* ---- copy engines ---- */
 
-static void open_windows(gpu_place *p, size_t room) {
+static void open_windows(gpu_place *p, size_t capacity) {
   gpu_ranks *g = &p->g;
   static ncclWindow_t window[GPU_RANKS];
   OK_NCCL(ncclGroupStart());
   for (int r = p->first; r < p->first + p->each; r++) {
     void *out;
     emu_use(g->device[r]);
-    g->in[r] = gpu_alloc(g->device[r], room);
-    OK_NCCL(ncclMemAlloc(&out, room));
+    g->in[r] = gpu_alloc(g->device[r], capacity);
+    OK_NCCL(ncclMemAlloc(&out, capacity));
     g->out[r] = (CUdeviceptr)(uintptr_t)out;
-    OK_NCCL(ncclCommWindowRegister(g->comm[r], out, room, &window[r], NCCL_WIN_COLL_SYMMETRIC));
+    OK_NCCL(ncclCommWindowRegister(g->comm[r], out, capacity, &window[r], NCCL_WIN_COLL_SYMMETRIC));
     ck_assert(hk_gpu_of(g->comm[r])->copies->usable);
   }
   OK_NCCL(ncclGroupEnd());

@@ -10,7 +10,7 @@
 
 TEST(known_gpus) {
   static const struct {
-    hk_gpu_share_facts room;
+    hk_gpu_share_facts capacity;
     unsigned blocks, overlap;
   } cases[] = {
       {{.resident = 132, .ranks = 1, .sm = 90}, 32, 4},  /* H100 */
@@ -26,8 +26,8 @@ TEST(known_gpus) {
       {{.resident = 0, .ranks = 1, .sm = 90}, 1, 0},                 /* the kernel does not fit at all */
   };
   for (size_t i = 0; i < HK_ARRAY_LENGTH(cases); i++) {
-    ck_assert_uint_eq(hk_gpu_share(&cases[i].room), cases[i].blocks);
-    ck_assert_uint_eq(hk_gpu_overlap(&cases[i].room), cases[i].overlap);
+    ck_assert_uint_eq(hk_gpu_share(&cases[i].capacity), cases[i].blocks);
+    ck_assert_uint_eq(hk_gpu_overlap(&cases[i].capacity), cases[i].overlap);
   }
 }
 
@@ -36,11 +36,11 @@ TEST(four_fit) {
   for (uint64_t resident = 1; resident <= 600; resident++)
     for (uint64_t ranks = 1; ranks <= 64; ranks++)
       for (uint64_t wished = 0; wished <= 64; wished += 16) {
-        const hk_gpu_share_facts room = {
+        const hk_gpu_share_facts capacity = {
             .resident = resident, .ranks = ranks, .limit = wished, .sm = resident % 2 ? 80 : 90};
-        const unsigned blocks = hk_gpu_share(&room);
-        bool fine = blocks >= 1 && blocks <= (room.sm < 90 ? 24u : 32u) && (!wished || blocks <= wished);
-        if (resident >= 4 * ranks) fine = fine && 4 * ranks * blocks <= resident && hk_gpu_overlap(&room) >= 4;
+        const unsigned blocks = hk_gpu_share(&capacity);
+        bool fine = blocks >= 1 && blocks <= (capacity.sm < 90 ? 24u : 32u) && (!wished || blocks <= wished);
+        if (resident >= 4 * ranks) fine = fine && 4 * ranks * blocks <= resident && hk_gpu_overlap(&capacity) >= 4;
         if (!fine) ck_abort_msg("%u blocks of %u for %u ranks", blocks, (unsigned)resident, (unsigned)ranks);
       }
 }

@@ -14,11 +14,11 @@ static gpu_ranks all;
 /* Large payloads in the GPUs' memory, in the host's, over sockets. */
 typedef enum way { GPUS, HOST, SOCKETS, WAYS } way;
 
-static gpu_ranks *begin(int ranks, int by, size_t room) {
+static gpu_ranks *begin(int ranks, int by, size_t capacity) {
   setenv("NCCL_P2P_DISABLE", "1", 1);
   setenv("NCCL_SHM_DISABLE", "1", 1);
   setenv("CUDAEMU_DMABUF", "1", 1);
-  gpu_open(&all, ranks, ranks < 8 ? ranks : 8, room);
+  gpu_open(&all, ranks, ranks < 8 ? ranks : 8, capacity);
   verbs = rdma_begin(2);
   rdma_plenty = true;
   rdma_param("NCCL_NET_GDR_LEVEL", by == GPUS ? "" : "LOC");

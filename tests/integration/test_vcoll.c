@@ -276,8 +276,8 @@ static int wrong_arguments(ncclComm_t c, int rank, int n, void *arg) {
 static int pair_differs(ncclComm_t c, int rank, int n, void *arg) {
   static const size_t sent[] = {8, 900000, 0, 40}, expected[] = {9, 900001, 40, 0};
   int way = *(const int *)arg;
-  size_t in[MOST] = {0}, out[MOST] = {0}, room = 2000000;
-  int *from = calloc(room, sizeof *from), *to = calloc(room, sizeof *to);
+  size_t in[MOST] = {0}, out[MOST] = {0}, capacity = 2000000;
+  int *from = calloc(capacity, sizeof *from), *to = calloc(capacity, sizeof *to);
   char both[96];
   for (int i = 0; i < n; i++) in[i] = out[i] = i == rank ? 0 : 5;
   if (rank == 0) in[1] = sent[way];

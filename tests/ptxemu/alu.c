@@ -430,19 +430,19 @@ static int form_of(ptx_type t) {
   }
 }
 /* Modifiers that make another operation. */
-static void full_name(const ptx_mods *m, char *name, size_t room) {
+static void full_name(const ptx_mods *m, char *name, size_t capacity) {
   static const char *const compares[] = {"eq", "ne",  "lt",  "le",  "gt",  "ge",  "lo",  "ls",  "hi",
                                          "hs", "equ", "neu", "ltu", "leu", "gtu", "geu", "num", "nan"};
-  snprintf(name, room, "%s", m->op);
+  snprintf(name, capacity, "%s", m->op);
   if (strcmp(m->op, "setp") == 0) {
     for (size_t k = 0; k < sizeof compares / sizeof *compares; k++)
-      if (ptx_has(m, compares[k])) snprintf(name, room, "setp.%s", compares[k]);
+      if (ptx_has(m, compares[k])) snprintf(name, capacity, "setp.%s", compares[k]);
   } else if (strcmp(m->op, "shf") == 0) {
-    snprintf(name, room, "shf.%s.%s", m->mod[0], m->n > 1 ? m->mod[1] : "");
+    snprintf(name, capacity, "shf.%s.%s", m->mod[0], m->n > 1 ? m->mod[1] : "");
   } else {
     static const char *const parts[] = {"hi", "wide", "NaN", "sat"};
     for (int k = 0; k < 4; k++)
-      if (ptx_has(m, parts[k])) snprintf(name, room, "%s.%s", m->op, parts[k]);
+      if (ptx_has(m, parts[k])) snprintf(name, capacity, "%s.%s", m->op, parts[k]);
   }
 }
 bool ptx_select_alu(const ptx_mods *m, ptx_ins *i) {

@@ -173,9 +173,9 @@ static void drop_operands(operand *o, unsigned n) {
 
 ptx_ins *ptx_add_ins(decoder *d) {
   ptx_code *c = d->code;
-  if (c->n == d->room) {
-    d->room = d->room ? 2 * d->room : 256;
-    c->ins = realloc(c->ins, d->room * sizeof *c->ins);
+  if (c->n == d->capacity) {
+    d->capacity = d->capacity ? 2 * d->capacity : 256;
+    c->ins = realloc(c->ins, d->capacity * sizeof *c->ins);
     if (!c->ins) abort();
   }
   ptx_ins *i = &c->ins[c->n++];

@@ -39,12 +39,12 @@ typedef struct ptx_table {
 typedef struct decoder {
   ptx_fn *f;
   ptx_code *code;
-  unsigned room, line;
+  unsigned capacity, line;
   ptx_token op;
   unsigned nsymbols;
   symbol symbols[MAX_SYMBOLS];
   ptx_label *labels, *uses;
-  unsigned nlabels, nuses, labels_room, uses_room;
+  unsigned nlabels, nuses, labels_capacity, uses_capacity;
   ptx_table *tables;
 } decoder;
 

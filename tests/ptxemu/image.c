@@ -45,7 +45,7 @@ static bool unpack(char *to, size_t bytes, const char *from, size_t packed, bool
   if (library) dlclose(library);
   return ok;
 }
-static char *text_of_part(const fatbin_part *p, char *why, size_t room) {
+static char *text_of_part(const fatbin_part *p, char *why, size_t capacity) {
   const char *data = (const char *)p + p->header;
   const bool zstd = p->flags & PACKED_ZSTD, packed = zstd || (p->flags & PACKED_LZ4);
   const size_t bytes = packed ? p->unpacked : p->bytes;
@@ -54,7 +54,7 @@ static char *text_of_part(const fatbin_part *p, char *why, size_t room) {
   if (!packed) {
     memcpy(text, data, bytes);
   } else if (!unpack(text, bytes, data, p->packed, zstd)) {
-    snprintf(why, room, "PTX for sm_%u cannot be unpacked: it takes %s", p->arch,
+    snprintf(why, capacity, "PTX for sm_%u cannot be unpacked: it takes %s", p->arch,
              zstd ? "libzstd.so.1" : "liblz4.so.1");
     free(text);
     return NULL;
@@ -62,7 +62,7 @@ static char *text_of_part(const fatbin_part *p, char *why, size_t room) {
   text[bytes] = '\0';
   return text;
 }
-char *ptx_of_image(const void *image, int sm, char *why, size_t room) {
+char *ptx_of_image(const void *image, int sm, char *why, size_t capacity) {
   uint32_t magic;
   if (is_text(image)) {
     char *text = strdup(image);
@@ -74,7 +74,7 @@ char *ptx_of_image(const void *image, int sm, char *why, size_t room) {
     memcpy(&image, (const char *)image + 8, sizeof image);
     memcpy(&magic, image, 4);
   }
-  snprintf(why, room, "it is no PTX");
+  snprintf(why, capacity, "it is no PTX");
   if (magic != (uint32_t)FATBIN) return NULL;
   const fatbin *all = image;
   const char *at = (const char *)image + all->header, *end = at + all->bytes;
@@ -83,7 +83,7 @@ char *ptx_of_image(const void *image, int sm, char *why, size_t room) {
     p = (const fatbin_part *)(const void *)at;
     if (p->kind == KIND_PTX && p->arch <= (uint32_t)sm && (!best || p->arch > best->arch)) best = p;
   }
-  if (best) return text_of_part(best, why, room);
-  snprintf(why, room, "it has no PTX for sm_%d or older", sm);
+  if (best) return text_of_part(best, why, capacity);
+  snprintf(why, capacity, "it has no PTX for sm_%d or older", sm);
   return NULL;
 }

@@ -5,19 +5,19 @@
 #include <string.h>
 #include "decode.h"
 
-static void add_label(ptx_label **list, unsigned *n, unsigned *room, uint32_t at, const ptx_token *name) {
-  if (*n == *room) {
-    *room = *room ? 2 * *room : 256;
-    *list = realloc(*list, *room * sizeof **list);
+static void add_label(ptx_label **list, unsigned *n, unsigned *capacity, uint32_t at, const ptx_token *name) {
+  if (*n == *capacity) {
+    *capacity = *capacity ? 2 * *capacity : 256;
+    *list = realloc(*list, *capacity * sizeof **list);
     if (!*list) abort();
   }
   (*list)[(*n)++] = (ptx_label){*name, at};
 }
 void ptx_label_here(decoder *d, const ptx_token *name) {
-  add_label(&d->labels, &d->nlabels, &d->labels_room, d->code->n, name);
+  add_label(&d->labels, &d->nlabels, &d->labels_capacity, d->code->n, name);
 }
 void ptx_label_use(decoder *d, uint32_t ins, const ptx_token *name) {
-  add_label(&d->uses, &d->nuses, &d->uses_room, ins, name);
+  add_label(&d->uses, &d->nuses, &d->uses_capacity, ins, name);
 }
 ptx_table *ptx_add_table(decoder *d, const ptx_token *label) {
   ptx_table *t = calloc(1, sizeof *t);

@@ -14,7 +14,7 @@ typedef struct ptx_fn ptx_fn;
 typedef struct ptx_grid ptx_grid;
 
 /* `text` needs not stay.  NULL, with the reason in why: it is no PTX that can be read. */
-ptx_module *ptx_module_load(const char *text, size_t bytes, char *why, size_t room);
+ptx_module *ptx_module_load(const char *text, size_t bytes, char *why, size_t capacity);
 void ptx_module_drop(ptx_module *m);
 /* A kernel by its name; NULL: there is none. */
 ptx_fn *ptx_module_kernel(ptx_module *m, const char *name);
@@ -53,5 +53,5 @@ void ptx_grid_visit(ptx_grid *g, unsigned block, ptx_visit *v);
 void ptx_grid_describe(const ptx_grid *g);
 /* PTX inside anything that nvcc makes (text, a fatbin, an object with one): the text of the highest architecture up to
  * `sm`, or NULL, with the reason.  To be freed. */
-char *ptx_of_image(const void *image, int sm, char *why, size_t room);
+char *ptx_of_image(const void *image, int sm, char *why, size_t capacity);
 #endif

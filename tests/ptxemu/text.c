@@ -288,7 +288,7 @@ static bool read_module(ptx_module *m, ptx_reader *r) {
   return m->fns != NULL;
 }
 
-ptx_module *ptx_module_load(const char *text, size_t bytes, char *why, size_t room) {
+ptx_module *ptx_module_load(const char *text, size_t bytes, char *why, size_t capacity) {
   ptx_module *m = calloc(1, sizeof *m);
   if (!m || !(m->text = malloc(bytes + 1))) abort();
   memcpy(m->text, text, bytes);
@@ -300,7 +300,7 @@ ptx_module *ptx_module_load(const char *text, size_t bytes, char *why, size_t ro
   m->consts += CONSTS;
   ptx_reader r = {m->text, m->text + bytes, 1, {NULL, 0, 0}};
   if (read_module(m, &r)) return m;
-  snprintf(why, room, "PTX line %u: cannot be read near \"%.*s\"", r.now.line, (int)r.now.n, r.now.at);
+  snprintf(why, capacity, "PTX line %u: cannot be read near \"%.*s\"", r.now.line, (int)r.now.n, r.now.at);
   ptx_module_drop(m);
   return NULL;
 }

@@ -11,11 +11,11 @@ typedef struct golden {
   bool update;
   char group[600]; /* the current line's; empty: none is begun */
   char *line, *at; /* the line, and the first word of it that is not compared yet */
-  size_t room;
+  size_t capacity;
 } golden;
 
 static inline bool golden_read(golden *g) {
-  const ssize_t n = getline(&g->line, &g->room, g->file);
+  const ssize_t n = getline(&g->line, &g->capacity, g->file);
   if (n > 0 && g->line[n - 1] == '\n') g->line[n - 1] = '\0';
   if (n <= 0 && g->line) *g->line = '\0';
   return n > 0;

@@ -163,16 +163,16 @@ void gpu_fail_nth(const char *which, int n, int devices) {
   setenv(which, text, 1);
 }
 
-void gpu_open(gpu_ranks *g, int n, int devices, size_t room) {
+void gpu_open(gpu_ranks *g, int n, int devices, size_t capacity) {
   memset(g, 0, sizeof *g);
   g->n = n;
-  g->room = room;
+  g->capacity = capacity;
   emu_start(8);
   if (gpu_sets++ == 0) emu_count_held(gpu_held_before);
   for (int r = 0; r < n; r++) {
     g->device[r] = r % devices;
-    g->in[r] = gpu_alloc(g->device[r], room);
-    g->out[r] = gpu_alloc(g->device[r], room);
+    g->in[r] = gpu_alloc(g->device[r], capacity);
+    g->out[r] = gpu_alloc(g->device[r], capacity);
     g->stream[r] = emu_new_stream(r % 2 ? CU_STREAM_NON_BLOCKING : CU_STREAM_DEFAULT);
   }
 }
@@ -182,8 +182,8 @@ void gpu_init_all(gpu_ranks *g) { OK_NCCL(ncclCommInitAll(g->comm, g->n, g->devi
 static gpu_ranks begun;
 static bool is_begun;
 
-gpu_ranks *gpu_begin(int n, int devices, size_t room) {
-  gpu_open(&begun, n, devices, room);
+gpu_ranks *gpu_begin(int n, int devices, size_t capacity) {
+  gpu_open(&begun, n, devices, capacity);
   gpu_init_all(&begun);
   is_begun = true;
   return &begun;
@@ -446,8 +446,8 @@ static void open_place(gpu_place *p, const ncclUniqueId *id, int devices) {
   }
   OK_NCCL(ncclGroupEnd());
   for (int r = p->first; r < p->first + p->each; r++) {
-    g->in[r] = gpu_alloc(g->device[r], g->room);
-    g->out[r] = gpu_alloc(g->device[r], g->room);
+    g->in[r] = gpu_alloc(g->device[r], g->capacity);
+    g->out[r] = gpu_alloc(g->device[r], g->capacity);
     g->stream[r] = emu_new_stream(CU_STREAM_NON_BLOCKING);
   }
 }
@@ -464,7 +464,7 @@ int run_processes(int n, int each, int devices, int hosts, void (*body)(gpu_plac
     ncclUniqueId id;
     gpu_place p = {.process = i, .first = i * each, .each = each};
     p.g.n = n * each;
-    p.g.room = 1 << 16;
+    p.g.capacity = 1 << 16;
     if (hosts > 1) setenv("NCCL_HOSTID", names[i % hosts], 1);
     emu_start(8);
     if (ranks_share_id(ends, i, n, &id)) _exit(2);

@@ -59,7 +59,7 @@ typedef struct gpu_ranks {
   ncclComm_t comm[GPU_RANKS];
   CUstream stream[GPU_RANKS];
   CUdeviceptr in[GPU_RANKS], out[GPU_RANKS];
-  size_t room; /* bytes of each buffer */
+  size_t capacity; /* bytes of each buffer */
 } gpu_ranks;
 
 /* A call of a collective. */
@@ -93,10 +93,10 @@ extern int gpu_sets;
 extern long gpu_held_before[EMU_HELD];
 
 /* `devices` of them take turns. */
-void gpu_open(gpu_ranks *g, int n, int devices, size_t room);
+void gpu_open(gpu_ranks *g, int n, int devices, size_t capacity);
 void gpu_init_all(gpu_ranks *g);
 /* Both. Tests of gpu_main need not close them. */
-gpu_ranks *gpu_begin(int n, int devices, size_t room);
+gpu_ranks *gpu_begin(int n, int devices, size_t capacity);
 void gpu_end(void);
 void gpu_init_config(gpu_ranks *g, ncclConfig_t *config);
 /* Streams that the legacy stream does not order, in place of those that gpu_open made. */

@@ -323,8 +323,8 @@ static inline void trace_begin(const gpu_ranks *g) {
   for (int r = 0; r < g->n; r++) {
     if (!g->comm[r]) continue;
     hk_gpu_of(g->comm[r])->device->ops = &trace.mine;
-    trace_place("in", r, (const void *)(uintptr_t)g->in[r], g->room);
-    trace_place("out", r, (const void *)(uintptr_t)g->out[r], g->room);
+    trace_place("in", r, (const void *)(uintptr_t)g->in[r], g->capacity);
+    trace_place("out", r, (const void *)(uintptr_t)g->out[r], g->capacity);
   }
   trace.steps = open_memstream(&trace.list, &trace.list_size);
   trace.to = open_memstream(&trace.text, &trace.size);

@@ -52,7 +52,7 @@ static const hk_ib_conn *scene_conn(const scene *s, int rank) {
     return NULL;
   const hk_ib_ctx *x = ctx;
   const void *c = ((const hk_net_end *)l->priv)->priv;
-  for (uint32_t i = 0; i < x->room; i++)
+  for (uint32_t i = 0; i < x->capacity; i++)
     if (c && x->conns[i] == c) return c;
   return NULL;
 }

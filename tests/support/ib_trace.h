@@ -149,9 +149,9 @@ static inline void trace_pass_controls(void) {
   for (int i = 0; i < 2 * ncontrols; i++) {
     const int from = controls[i / 2].ends[i % 2], to = controls[i / 2].ends[1 - i % 2];
     for (;;) {
-      const size_t room = controls[i / 2].plain ? sizeof bytes : sizeof(hk_ib_msg);
+      const size_t capacity = controls[i / 2].plain ? sizeof bytes : sizeof(hk_ib_msg);
       if (controls[i / 2].deaf) break;
-      const ssize_t n = from < 0 ? 0 : recv(from, bytes, room, MSG_DONTWAIT);
+      const ssize_t n = from < 0 ? 0 : recv(from, bytes, capacity, MSG_DONTWAIT);
       if (n == 0 && from >= 0) { /* the end of the connection */
         (void)shutdown(to, SHUT_WR);
         break;
@@ -215,11 +215,11 @@ static inline void check_settled(const hk_ib_conn *c, unsigned sent, unsigned go
 }
 static inline void check_ctx(const hk_ib_ctx *x) {
   uint32_t active = 0, conns = 0;
-  for (uint32_t i = 0; i < x->room; i++) conns += x->conns[i] != NULL, active += x->conns[i] && x->conns[i]->place;
-  ck_assert(x->nconns == conns && x->progress.nactive == active && x->progress.swept <= x->room);
+  for (uint32_t i = 0; i < x->capacity; i++) conns += x->conns[i] != NULL, active += x->conns[i] && x->conns[i]->place;
+  ck_assert(x->nconns == conns && x->progress.nactive == active && x->progress.swept <= x->capacity);
   ck_assert(x->counts.pinned <= x->counts.pinned_most && x->ndevices <= verbs->ndevices);
   for (int i = 0; i < x->ndevices; i++)
-    for (int k = 0; k < x->devices[i].ncqs; k++) ck_assert(x->devices[i].cqs[k].used <= x->devices[i].cqs[k].room);
+    for (int k = 0; k < x->devices[i].ncqs; k++) ck_assert(x->devices[i].cqs[k].used <= x->devices[i].cqs[k].capacity);
 }
 
 /* ---- begin and end ---- */

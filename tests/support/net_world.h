@@ -269,13 +269,13 @@ static inline bool net_try_send(hk_link *l, const void *data, uint32_t bytes, ui
 }
 
 /* One message as a lane receives it; `want`: it says where it wants it. *direct: was it put there?. */
-static inline bool net_try_recv(hk_link *l, void *data, uint32_t room, bool want, uint32_t *bytes, uint32_t *signature,
-                                bool *direct) {
+static inline bool net_try_recv(hk_link *l, void *data, uint32_t capacity, bool want, uint32_t *bytes,
+                                uint32_t *signature, bool *direct) {
   if (!hk_link_can_recv(l)) {
     l->waiting = 1;
     if (want) {
       l->recv_target = data;
-      l->recv_target_bytes = room;
+      l->recv_target_bytes = capacity;
     }
     return false;
   }
@@ -284,7 +284,7 @@ static inline bool net_try_recv(hk_link *l, void *data, uint32_t room, bool want
   *bytes = s->bytes;
   *signature = s->signature;
   *direct = from == data;
-  if (from != data && s->bytes <= room) memcpy(data, from, s->bytes);
+  if (from != data && s->bytes <= capacity) memcpy(data, from, s->bytes);
   hk_link_release(l);
   return true;
 }

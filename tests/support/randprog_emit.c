@@ -14,7 +14,7 @@ typedef struct ready_step {
 
 typedef struct list {
   rand_step *steps;
-  size_t count, room;
+  size_t count, capacity;
 } list;
 struct rand_emit {
   int nranks, lanes;
@@ -30,9 +30,9 @@ rand_emit *rand_emit_new(int nranks, int lanes) {
 
 void rand_emit_step(rand_emit *e, int rank, int lane, const rand_step *step) {
   list *l = &e->lists[rank][lane];
-  if (l->count == l->room) {
-    l->room = l->room ? l->room * 2 : 16;
-    l->steps = realloc(l->steps, l->room * sizeof *l->steps);
+  if (l->count == l->capacity) {
+    l->capacity = l->capacity ? l->capacity * 2 : 16;
+    l->steps = realloc(l->steps, l->capacity * sizeof *l->steps);
     if (!l->steps) abort();
   }
   l->steps[l->count++] = *step;

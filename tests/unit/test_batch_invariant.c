@@ -79,8 +79,8 @@ static int check_sums(const job *j, int n, const char *whole) {
 
 static int run_job(ncclComm_t c, int rank, int n, void *arg) {
   const job *j = arg;
-  size_t unit = test_type_bytes(j->type), room = (BASE + 8) * unit;
-  char *base = malloc(room), *whole = malloc(room), *work = malloc(room);
+  size_t unit = test_type_bytes(j->type), capacity = (BASE + 8) * unit;
+  char *base = malloc(capacity), *whole = malloc(capacity), *work = malloc(capacity);
   uint64_t state = (uint64_t)n * 1000 + (uint64_t)j->type;
   invariant_fill(j->type, rank, base, BASE);
   int faults = RANK_CHECK(hocketCommSetBatchInvariant(c, 1));

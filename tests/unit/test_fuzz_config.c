@@ -66,10 +66,10 @@ static ncclConfig_t *any_config(void) {
   for (uint32_t n = rnd(4); n; n--) memcpy(bytes + int_fields[rnd(INT_FIELDS)], (int[]){any_int()}, sizeof(int));
   c->netName = rnd(2) ? NULL : names[rnd(sizeof names / sizeof names[0])];
   c->commName = names[rnd(sizeof names / sizeof names[0])];
-  size_t room = c->size < 16 ? 16 : c->size > sizeof bytes ? sizeof bytes : c->size;
-  ncclConfig_t *copy = malloc(room);
+  size_t capacity = c->size < 16 ? 16 : c->size > sizeof bytes ? sizeof bytes : c->size;
+  ncclConfig_t *copy = malloc(capacity);
   ck_assert_ptr_nonnull(copy);
-  memcpy(copy, bytes, room);
+  memcpy(copy, bytes, capacity);
   return copy;
 }
 

@@ -62,9 +62,9 @@ TEST(spans) {
     ck_assert_int_eq(s.region != 0, i % 4 != 0);
     if (i % 4 == 0) continue;
     char *base = NULL;
-    size_t room = 0;
+    size_t capacity = 0;
     ck_assert(s.begin == (uintptr_t)all[i] && s.end == s.begin + bytes && s.region > last);
-    ck_assert(hk_host_locate(s.region, &base, &room) && base == all[i] && room == bytes);
+    ck_assert(hk_host_locate(s.region, &base, &capacity) && base == all[i] && capacity == bytes);
     last = s.region;
   }
   ck_assert(!hk_host_locate(last + 1, &all[0], &(size_t){0}));

@@ -51,12 +51,12 @@ TEST_LOOP(makes_room_for_completions, 2) {
   ck_assert_int_eq(hk_ib_device_open(&x, "fake0", &again), HK_OK);
   ck_assert(d == again && x.ndevices == 1);
   hk_ib_cq *first = hk_ib_cq_take(&x, d, QUARTER - 1), *rest = hk_ib_cq_take(&x, d, 1);
-  ck_assert(first && rest == first && first->room == QUARTER && first->used == QUARTER && d->ncqs == 1);
+  ck_assert(first && rest == first && first->capacity == QUARTER && first->used == QUARTER && d->ncqs == 1);
   hk_ib_cq *second = hk_ib_cq_take(&x, d, 1);
   ck_assert(second != first && d->ncqs == 2);
-  ck_assert_uint_eq(second->room, _i ? 3000 : 2 * QUARTER);
+  ck_assert_uint_eq(second->capacity, _i ? 3000 : 2 * QUARTER);
   hk_ib_cq *third = hk_ib_cq_take(&x, d, 30000); /* more than is usual */
-  ck_assert(third && third->room == 30000 && d->ncqs == 3);
+  ck_assert(third && third->capacity == 30000 && d->ncqs == 3);
   hk_ib_cq_give(&rest, 1);
   ck_assert(!rest && first->used == QUARTER - 1);
   rest = hk_ib_cq_take(&x, d, 1); /* the room is used again */

@@ -221,12 +221,12 @@ TEST(joins_causes) {
   ck_assert_str_eq(why, "one (1)");
   hk_gdr_add_cause(why, "two");
   ck_assert_str_eq(why, "one (1); two");
-  for (size_t room = 0; room < 5; room++) { /* it ends where there is no room */
+  for (size_t capacity = 0; capacity < 5; capacity++) { /* it ends where there is no room */
     memset(why, 'x', sizeof why);
-    why[HK_GDR_WHY - 1 - room] = '\0';
+    why[HK_GDR_WHY - 1 - capacity] = '\0';
     hk_gdr_add_cause(why, "and more");
     ck_assert_uint_le(strlen(why), HK_GDR_WHY - 1);
-    if (room == 4) ck_assert_str_eq(why + HK_GDR_WHY - 5, "; an");
+    if (capacity == 4) ck_assert_str_eq(why + HK_GDR_WHY - 5, "; an");
   }
 }
 

@@ -8,7 +8,7 @@
 /* What the lists say of each other. */
 static void check_lists(const hk_ib_ctx *x) {
   uint32_t conns = 0, listed = 0;
-  for (uint32_t i = 0; i < x->room; i++) {
+  for (uint32_t i = 0; i < x->capacity; i++) {
     const hk_ib_conn *c = x->conns[i];
     if (!c) continue;
     conns++;
@@ -29,10 +29,10 @@ TEST(sweeps) {
   hk_ib_ctx *x = b.peer->ctx; /* it waits for connections that never come */
   const size_t arena_bytes = b.peer->arena_bytes;
   for (int i = 0; i < MORE; i++) ck_assert_int_eq(hk_ib_conn_new(x, 0, 100 + i, NULL, arena_bytes, &c[i]), HK_OK);
-  ck_assert_uint_ge(x->room, MORE + 1);
+  ck_assert_uint_ge(x->capacity, MORE + 1);
   x->progress.swept = 0;
   for (uint32_t swept = 0, round = 0; round < 4; round++) {
-    for (uint32_t i = 0; i < x->room; i++)
+    for (uint32_t i = 0; i < x->capacity; i++)
       if (x->conns[i]) x->conns[i]->place = 0;
     x->progress.nactive = x->progress.idle = 0;
     x->progress.next_sweep_ns = 0;
@@ -40,8 +40,8 @@ TEST(sweeps) {
     ck_assert_int_eq(net_progress(&b.w->ranks[1], NULL), HK_OK);
     ck_assert_uint_ge(x->progress.next_sweep_ns, before + 5 * MS);
     bool taken[256] = {false};
-    for (int i = 0; i < 64; i++, swept++) taken[swept % x->room] = true;
-    for (uint32_t i = 0; i < x->room; i++)
+    for (int i = 0; i < 64; i++, swept++) taken[swept % x->capacity] = true;
+    for (uint32_t i = 0; i < x->capacity; i++)
       if (x->conns[i] && x->conns[i] != b.peer) ck_assert_int_eq(x->conns[i]->place != 0, taken[i]);
     check_lists(x);
     x->progress.next_sweep_ns = UINT64_MAX; /* not yet */

@@ -39,7 +39,7 @@ static void memory_of(const puts_bench *b, int rank, void *at, size_t bytes, boo
 /* Control connections are looked at now and then: from here on at once. */
 static void look_at_once(void *ctx) {
   const hk_ib_ctx *x = ctx;
-  for (uint32_t i = 0; i < x->room; i++)
+  for (uint32_t i = 0; i < x->capacity; i++)
     if (x->conns[i]) x->conns[i]->control.next_look_ns = 0;
 }
 

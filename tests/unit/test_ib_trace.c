@@ -472,7 +472,7 @@ TEST(puts_by_the_card) {
       for (int c = 0; c < 2; c++) {
         const hk_ib_ctx *x = ctx[c];
         trace_log();
-        if (x->room && x->conns[0]) check_conn(c, x->conns[0]);
+        if (x->capacity && x->conns[0]) check_conn(c, x->conns[0]);
         check_ctx(x);
       }
       trace_pass_controls();

@@ -52,10 +52,10 @@ static void write_message(int fd, uint32_t seq, uint32_t signature, const void *
 }
 
 /* Polls until a slot is there or an error. */
-static hk_status poll_slot(void *data, uint32_t room, bool want, uint32_t *bytes, bool *direct) {
+static hk_status poll_slot(void *data, uint32_t capacity, bool want, uint32_t *bytes, bool *direct) {
   uint32_t signature;
   for (int i = 0; i < 200000; i++) {
-    if (net_try_recv(b.link, data, room, want, bytes, &signature, direct)) return HK_OK;
+    if (net_try_recv(b.link, data, capacity, want, bytes, &signature, direct)) return HK_OK;
     hk_status rc = net_progress(b.rank, NULL);
     if (rc != HK_OK) return rc;
   }

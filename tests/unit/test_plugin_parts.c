@@ -12,11 +12,11 @@ enum { WINDOW = HK_PLUGIN_WINDOW };
 
 /* ---- a plugin of version 6 that the test plays ---- */
 
-static int next_code, posts, tests, room = 100, complete; /* complete: so many tests say that it is done */
+static int next_code, posts, tests, capacity = 100, complete; /* complete: so many tests say that it is done */
 static int take(void **request) {
   posts++;
   if (next_code) return next_code;
-  *request = room-- > 0 ? &posts : NULL;
+  *request = capacity-- > 0 ? &posts : NULL;
   return 0;
 }
 static int fake_send(void *comm, void *data, int bytes, int tag, void *registration, void **request) {
@@ -86,7 +86,7 @@ TEST_LOOP(posts_in_the_window, 2) {
   moved = false;
   ck_assert(hk_plugin_test(&e, l, &moved) == HK_OK && !moved && l->done == 2);
   ck_assert(hk_plugin_post(&e, l, &data, 1, &begun, &moved) == HK_OK && begun && l->posted == WINDOW + 1);
-  room = 0; /* the plugin has none */
+  capacity = 0; /* the plugin has none */
   moved = false;
   ck_assert(hk_plugin_post(&e, l, &data, 1, &begun, &moved) == HK_OK && !begun && !moved && l->posted == WINDOW + 1);
   next_code = 7; /* a sender's failure counts, a receiver's if a lane waits for more */
@@ -160,7 +160,7 @@ static const struct {
 TEST_LOOP(drains_what_is_posted, HK_ARRAY_LENGTH(drains)) {
   char got[64];
   make(drains[_i].sends);
-  room = complete = 0; /* nothing more happens */
+  capacity = complete = 0; /* nothing more happens */
   for (int i = 0; i < 2; i++) {
     e.lane[i].posted = drains[_i].posted[i];
     e.lane[i].done = drains[_i].done[i];

@@ -91,12 +91,12 @@ static int p_dereg(void *c, void *registration) {
 static int post(comm *c, const char *call, void *data, size_t bytes, int tag, void *registration, void **request) {
   const region *in = registration;
   ck_assert((char *)data >= in->at && (char *)data + bytes <= in->at + in->bytes);
-  const bool room = c->posted - c->tested < ROOM;
+  const bool capacity = c->posted - c->tested < ROOM;
   trace_say("plugin: %s %u of %d: %zu bytes at %td+%td, tag %d%s", call, c->posted, c->number, bytes, in - regions,
-            (char *)data - in->at, tag, room ? "" : ", no room");
+            (char *)data - in->at, tag, capacity ? "" : ", no room");
   *request = NULL;
   const int code = outcome(call);
-  if (code || !room) return code;
+  if (code || !capacity) return code;
   wire_request *r = &c->requests[c->posted++ % ROOM];
   ck_assert(!r->busy);
   *r = (wire_request){.data = data, .bytes = bytes, .busy = true};

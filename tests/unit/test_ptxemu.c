@@ -77,16 +77,16 @@ static size_t add_part(char *to, const char *ptx, uint32_t arch, bool packed) {
   bytes += n;
   const uint16_t kind = 1;
   const uint32_t head = (uint32_t)header, short_bytes = (uint32_t)bytes;
-  const uint64_t room = (bytes + 7) / 8 * 8, flags = packed ? 0x2011 : 0x11, whole = n;
+  const uint64_t capacity = (bytes + 7) / 8 * 8, flags = packed ? 0x2011 : 0x11, whole = n;
   memset(to, 0, header);
   memcpy(to, &kind, 2);
   memcpy(to + 4, &head, 4);
-  memcpy(to + 8, &room, 8);
+  memcpy(to + 8, &capacity, 8);
   memcpy(to + 16, &short_bytes, 4);
   memcpy(to + 28, &arch, 4);
   memcpy(to + 40, &flags, 8);
   memcpy(to + 56, &whole, 8);
-  return header + room;
+  return header + capacity;
 }
 TEST_LOOP(fatbin, 2) {
   static _Alignas(8) char image[8192];

@@ -400,13 +400,13 @@ static void send_junk(const world_rank *r, int socket) {
   int fds[2] = {0, 1};
   union {
     struct cmsghdr header;
-    char room[CMSG_SPACE(sizeof fds)];
+    char capacity[CMSG_SPACE(sizeof fds)];
   } control = {.header = {.cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS, .cmsg_len = CMSG_LEN(sizeof fds)}};
   memcpy(CMSG_DATA(&control.header), fds, sizeof fds);
   for (size_t i = 0; i < sizeof junk; i++) junk[i] = (char)(i * 7 + seed);
   struct iovec data = {junk, seed * 37 % sizeof junk};
   struct msghdr h = {
-      .msg_iov = &data, .msg_iovlen = 1, .msg_control = control.room, .msg_controllen = sizeof control.room};
+      .msg_iov = &data, .msg_iovlen = 1, .msg_control = control.capacity, .msg_controllen = sizeof control.capacity};
   (void)!sendmsg(socket, &h, MSG_NOSIGNAL | MSG_DONTWAIT);
   if (seed % 2) memcpy(m.secret, r->env.secret, 15); /* all but the last byte */
   hk_shm_send(socket, NULL, &m, 0);

@@ -123,10 +123,10 @@ TEST(has_some_bytes) {
   hk_shm_arena none = a;
   none.base = NULL;
   ck_assert(!hk_shm_arena_map(&none, 9999) && !none.base); /* no such file */
-  const uint32_t room = PAGE - PAIR;
+  const uint32_t capacity = PAGE - PAIR;
   ck_assert((char *)hk_shm_arena_reads(&a, 0) == a.base + PAIR);
-  ck_assert((char *)hk_shm_arena_reads(&a, room - 1) == a.base + PAGE - 1);
-  ck_assert_ptr_null(hk_shm_arena_reads(&a, room));
+  ck_assert((char *)hk_shm_arena_reads(&a, capacity - 1) == a.base + PAGE - 1);
+  ck_assert_ptr_null(hk_shm_arena_reads(&a, capacity));
   hk_shm_arena_unmap(&a);
 }
 

@@ -144,9 +144,9 @@ static page page_open(void) {
           p.to);
     return p;
   }
-  size_t room = 0;
+  size_t capacity = 0;
   FILE *f = fopen(PAGE_FILE, "r");
-  ck_assert_msg(f && getdelim(&p.text, &room, '\0', f) > 0, PAGE_FILE " cannot be read: run this in the root");
+  ck_assert_msg(f && getdelim(&p.text, &capacity, '\0', f) > 0, PAGE_FILE " cannot be read: run this in the root");
   fclose(f);
   return p;
 }

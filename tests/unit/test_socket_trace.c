@@ -58,10 +58,10 @@ static const char *lengths(const struct iovec *v, int n) {
   return text;
 }
 static ssize_t put(wire *w, const struct iovec *v, int n) {
-  size_t asked = 0, room = STREAM - w->peer->n, done = 0;
+  size_t asked = 0, capacity = STREAM - w->peer->n, done = 0;
   for (int i = 0; i < n; i++) asked += v[i].iov_len;
   if (fails(w, 1)) return -1;
-  size_t take = allowed(asked < room ? asked : room);
+  size_t take = allowed(asked < capacity ? asked : capacity);
   for (int i = 0; done < take; i++) {
     const size_t part = v[i].iov_len < take - done ? v[i].iov_len : take - done;
     memcpy(w->peer->bytes + w->peer->n, v[i].iov_base, part);
@@ -140,10 +140,10 @@ int epoll_ctl(int epoll, int operation, int fd, struct epoll_event *e) {
   return 0;
 }
 static int asking; /* the rank that makes progress */
-int epoll_wait(int epoll, struct epoll_event *events, int room, int patience_ms) {
+int epoll_wait(int epoll, struct epoll_event *events, int capacity, int patience_ms) {
   int n = 0;
   (void)epoll;
-  for (int i = 0; i < nwires && n < room; i++) {
+  for (int i = 0; i < nwires && n < capacity; i++) {
     wire *w = &wires[i];
     if (w->rank != asking || !w->watched) continue;
     const uint32_t in = w->news_in && (w->n || w->ended) ? EPOLLIN : 0,
@@ -193,7 +193,7 @@ static void check_end(const hk_net_end *e, bool sends) {
 static void check_conn(const hk_socket_conn *c) {
   const hk_socket_rx *r = &c->rx;
   ck_assert(c->nconnected <= c->nsockets && r->head_got <= sizeof r->head);
-  ck_assert(r->ahead_at <= r->ahead_end && r->ahead_end <= r->ahead_room);
+  ck_assert(r->ahead_at <= r->ahead_end && r->ahead_end <= r->ahead_capacity);
   ck_assert(!r->begun || (r->head_got == sizeof r->head && r->head.bytes <= SLOT));
   if (c->send) check_end(c->send, true);
   if (c->recv) check_end(c->recv, false);

@@ -27,7 +27,7 @@ ssize_t read(int fd, void *out, size_t bytes) {
 }
 
 TEST_LOOP(texts, 2) {
-  char room[17] = " ", *text = room + 1; /* what is before it is not the text's */
+  char capacity[17] = " ", *text = capacity + 1; /* what is before it is not the text's */
   fm_file("sys/a7", "%s", _i ? "  two words \t\n\n" : "");
   for (piece = 1; piece; piece = piece == 1 ? SIZE_MAX : 0) {
     memset(text, 'x', 16);
@@ -38,7 +38,7 @@ TEST_LOOP(texts, 2) {
   signals = 3;
   ck_assert(hk_sysfs_text(scratch_folder, text, 16, "/sys/a7"));
   ck_assert_str_eq(text, _i ? "  two words" : "");
-  ck_assert_int_eq(room[0], ' ');
+  ck_assert_int_eq(capacity[0], ' ');
 }
 
 TEST(no_texts) {

@@ -239,11 +239,11 @@ TEST(unread) {
 TEST_LOOP(forged, 2) {
   int fd[2];
   char layer[16] = "";
-  socklen_t room = sizeof layer;
+  socklen_t capacity = sizeof layer;
   char record[64] = {0x17, 3, 3, 0, 40}, to[64];
   if (!have_openssl()) return;
   open_pair(fd);
-  if (getsockopt(fd[0], IPPROTO_TCP, TCP_ULP, layer, &room) == 0 && strcmp(layer, "tls") == 0) {
+  if (getsockopt(fd[0], IPPROTO_TCP, TCP_ULP, layer, &capacity) == 0 && strcmp(layer, "tls") == 0) {
     printf("SKIP: the kernel encrypts whatever this test writes\n");
     close_pair(fd);
     return;

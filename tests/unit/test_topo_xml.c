@@ -319,9 +319,9 @@ TEST(numbers_do_not_depend_on_the_locale) {
 
 static char *contents(const char *path) {
   char *text = NULL;
-  size_t room = 0;
+  size_t capacity = 0;
   FILE *f = fopen(path, "re");
-  ck_assert_msg(f && getdelim(&text, &room, 0, f) > 0, "%s", path);
+  ck_assert_msg(f && getdelim(&text, &capacity, 0, f) > 0, "%s", path);
   fclose(f);
   return text;
 }

@@ -22,10 +22,10 @@ HK_DEVICE int beside_flag(void) { return hk_thread() % LINE_THREADS == LINE_THRE
 
 HK_DEVICE hk_gpu_share share_of(const hk_gpu_shape *s, uint64_t pair) {
   const unsigned t = hk_thread() % PAIR_THREADS, line = t / LINE_THREADS, lane = t % LINE_THREADS;
-  const unsigned room = beside_flag() ? 8 : 16, within = beside_flag() ? 224 + 8 * line : 16 * (7 * line + lane);
+  const unsigned capacity = beside_flag() ? 8 : 16, within = beside_flag() ? 224 + 8 * line : 16 * (7 * line + lane);
   uint64_t begin = pair * PAIR_DATA, left = begin < s->bytes ? s->bytes - begin : 0;
   hk_gpu_share share = {begin + within, 0, left > 112 * line};
-  if (left > within) share.n = left - within < room ? (unsigned)(left - within) : room;
+  if (left > within) share.n = left - within < capacity ? (unsigned)(left - within) : capacity;
   return share;
 }
 

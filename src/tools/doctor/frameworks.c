@@ -144,11 +144,11 @@ static bool frameworks_find(const python *p, const char *pattern, char folder[2 
 static bool frameworks_nccl_of(const char *folder, const framework *f, char version[32]) {
   static const char digits[] = "0123456789";
   char path[3 * HK_SYSFS_PATH], *line = NULL;
-  size_t room = 0;
+  size_t capacity = 0;
   bool found = false;
   snprintf(path, sizeof path, "%s/%s", folder, f->file ? f->file : "");
   FILE *file = f->file ? fopen(path, "r") : NULL;
-  while (file && !found && getline(&line, &room, file) > 0) {
+  while (file && !found && getline(&line, &capacity, file) > 0) {
     const char *at = strstr(line, f->key);
     if (!at) continue;
     at += strlen(f->key);

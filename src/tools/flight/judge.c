@@ -84,11 +84,11 @@ static void judge_differ(hk_flight_comm *c, const judge_item *at, size_t n, int 
 
 static hk_status judge_calls(hk_flight_comm *c) {
   hk_status rc = HK_OK;
-  size_t n = 0, room = 1;
-  for (int i = 0; i < c->nfiles; i++) room += c->files[i]->nops;
-  judge_item *items = malloc(room * sizeof *items);
+  size_t n = 0, capacity = 1;
+  for (int i = 0; i < c->nfiles; i++) capacity += c->files[i]->nops;
+  judge_item *items = malloc(capacity * sizeof *items);
   int *ranks = malloc(((size_t)c->nfiles + 1) * sizeof *ranks);
-  if (!items || !ranks) HK_GIVE_UP(HK_FAIL_ERRNO("no memory to compare %zu operations", room), out);
+  if (!items || !ranks) HK_GIVE_UP(HK_FAIL_ERRNO("no memory to compare %zu operations", capacity), out);
   for (int i = 0; i < c->nfiles; i++)
     for (size_t k = 0; k < c->files[i]->nops; k++)
       if (c->files[i]->ops[k].collective) items[n++] = (judge_item){&c->files[i]->ops[k], c->files[i]->rank};

@@ -43,12 +43,12 @@ static void text_quote(char to[LABEL], const char *from) {
 /* The value of a variable in the environment with which the process was started; "": it has none, or cannot be read. */
 static void text_variable(int pid, const char *name, char to[LABEL]) {
   char path[48], *all = NULL;
-  size_t n = 0, room = 0, length = strlen(name);
+  size_t n = 0, capacity = 0, length = strlen(name);
   to[0] = 0;
   snprintf(path, sizeof path, "/proc/%d/environ", pid);
   FILE *f = pid > 0 ? fopen(path, "re") : NULL;
-  while (f && n < MOST_ENVIRON && HK_RESERVE(all, room, n + 4097)) {
-    const size_t got = fread(all + n, 1, room - n - 1, f);
+  while (f && n < MOST_ENVIRON && HK_RESERVE(all, capacity, n + 4097)) {
+    const size_t got = fread(all + n, 1, capacity - n - 1, f);
     n += got;
     if (!got) break;
   }

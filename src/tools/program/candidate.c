@@ -33,17 +33,17 @@ const char *hk_candidate_words(char *text, const hk_candidate *c, int nranks) {
 }
 
 /* "ring-4", "ring-order", "ring+tree": new programs have names that no algorithm has. */
-static void candidate_name(char *text, size_t room, const hk_candidate *c) {
+static void candidate_name(char *text, size_t capacity, const hk_candidate *c) {
   const bool two = c->nparts > 1 && c->parts[1].algorithm != c->parts[0].algorithm;
   const unsigned copies = c->parts[0].copies, pieces = c->parts[0].pieces;
-  int n = snprintf(text, room, "%.10s", c->parts[0].algorithm->name);
+  int n = snprintf(text, capacity, "%.10s", c->parts[0].algorithm->name);
   if (two)
-    n += snprintf(text + n, room - (size_t)n, "+%.9s", c->parts[1].algorithm->name);
+    n += snprintf(text + n, capacity - (size_t)n, "+%.9s", c->parts[1].algorithm->name);
   else if (c->nparts > 1)
-    n += snprintf(text + n, room - (size_t)n, "-rings%d", c->nparts);
+    n += snprintf(text + n, capacity - (size_t)n, "-rings%d", c->nparts);
   else if (copies > 1 || pieces > 1)
-    n += snprintf(text + n, room - (size_t)n, "-%ux%u", copies, pieces);
-  if (c->swaps && !two) snprintf(text + n, room - (size_t)n, "-order");
+    n += snprintf(text + n, capacity - (size_t)n, "-%ux%u", copies, pieces);
+  if (c->swaps && !two) snprintf(text + n, capacity - (size_t)n, "-order");
 }
 
 hk_status hk_candidate_build(hk_program ***out, const hk_candidate *c, const hk_site *site, hk_coll coll) {

@@ -15,13 +15,13 @@ typedef struct options {
 enum { BOARD = 8 /* GPUs of a host, at most */ };
 
 /* A machine for that number of ranks: hosts of equally many GPUs. */
-static void draw_machine(int nranks, char *text, size_t room) {
+static void draw_machine(int nranks, char *text, size_t capacity) {
   int each = nranks < BOARD ? nranks : BOARD;
   while (nranks % each) each--;
   if (each == nranks)
-    snprintf(text, room, "%dxh100:nvswitch", each);
+    snprintf(text, capacity, "%dxh100:nvswitch", each);
   else
-    snprintf(text, room, "nodes=%d of %dxh100:nvswitch nic=%dx400", nranks / each, each, each);
+    snprintf(text, capacity, "nodes=%d of %dxh100:nvswitch nic=%dx400", nranks / each, each, each);
 }
 
 static hk_status draw_picture(FILE *to, const void *what) { return hk_picture_write(to, what); }

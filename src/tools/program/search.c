@@ -31,7 +31,7 @@ typedef struct search {
   int nranks;
   hk_sim_result built_in;
   hk_trial *trials;
-  int n, room, refused;
+  int n, capacity, refused;
   int best; /* -1: none is proved */
   hk_status rc;
 } search;
@@ -47,7 +47,7 @@ static bool search_known(const search *x, const hk_candidate *c) {
 /* True if the candidate becomes the best. Does nothing if it is known, or if the budget is used up. */
 static bool search_try(search *x, const hk_candidate *c) {
   if (x->rc != HK_OK || x->n >= x->o->budget || search_known(x, c)) return false;
-  if (!HK_RESERVE(x->trials, x->room, x->n + 1)) {
+  if (!HK_RESERVE(x->trials, x->capacity, x->n + 1)) {
     x->rc = HK_FAIL_ERRNO("no memory for %d candidates", x->n + 1);
     return false;
   }

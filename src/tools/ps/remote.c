@@ -16,7 +16,7 @@ enum { PATIENCE_S = 10, RANKS_MOST = 1 << 18 /* of all communicators, some 1 KiB
 /* The report, to the end of the connection; NULL: the error is printed. */
 static char *remote_fetch(const char *address) {
   char host[256], port[16], *text = NULL;
-  size_t n = 0, room = 0;
+  size_t n = 0, capacity = 0;
   if (!hk_ras_split(address, host, sizeof host, port, sizeof port)) return NULL;
   const int fd = hk_ras_connect(host, port);
   if (fd < 0) return NULL;
@@ -25,11 +25,11 @@ static char *remote_fetch(const char *address) {
               hk_ras_ask(fd, "SET FORMAT json\n", "OK");
   if (fine && !hk_ras_send(fd, "VERBOSE STATUS\n")) fine = !hk_tool_wrong("%s: %s", address, strerror(errno));
   for (ssize_t got = fine; got > 0; n += (size_t)got) {
-    if (n >= HK_JSON_TREE_BYTES || !HK_RESERVE(text, room, n + 4096)) {
+    if (n >= HK_JSON_TREE_BYTES || !HK_RESERVE(text, capacity, n + 4096)) {
       fine = !hk_tool_wrong("%s: the report is too long", address);
       break;
     }
-    got = recv(fd, text + n, room - n - 1, 0);
+    got = recv(fd, text + n, capacity - n - 1, 0);
     if (got < 0) fine = !hk_tool_wrong("%s: the report breaks off: %s", address, strerror(errno));
     if (got <= 0) break;
   }
@@ -91,13 +91,13 @@ static void remote_missing(const hk_json_node *n, hk_ps_rank *r) {
   remote_text(n, "state", r->does, sizeof r->does);
 }
 
-/* `room`: for ranks. */
-static void remote_comm(const hk_json_node *n, hk_ps *p, long long *room) {
+/* `capacity`: for ranks. */
+static void remote_comm(const hk_json_node *n, hk_ps *p, long long *capacity) {
   hk_json_node list;
   long long size = 0;
   const char *hash = hk_json_get_text(n, "hash", true);
-  if (!hk_json_get_whole(n, "size", true, 1, *room, &size) || !hash) return;
-  *room -= size;
+  if (!hk_json_get_whole(n, "size", true, 1, *capacity, &size) || !hash) return;
+  *capacity -= size;
   if (!HK_RESERVE_NEXT(p->comms, p->ncomms)) {
     hk_json_no_memory(n->tree);
     return;
@@ -129,7 +129,7 @@ static void remote_comm(const hk_json_node *n, hk_ps *p, long long *room) {
 bool hk_ps_read_remote(hk_ps *out, const char *address) {
   hk_json_tree tree;
   hk_json_node root, list, comm;
-  long long room = RANKS_MOST;
+  long long capacity = RANKS_MOST;
   char *text = remote_fetch(address);
   *out = (hk_ps){.ncomms = 0};
   if (!text) return false;
@@ -138,7 +138,7 @@ bool hk_ps_read_remote(hk_ps *out, const char *address) {
     root = hk_json_root(&tree);
     if (hk_json_get(&root, "communicators", HK_JSON_LIST, true, &list))
       for (size_t i = 0; i < hk_json_size(&list); i++)
-        if (hk_json_at(&list, i, HK_JSON_OBJECT, &comm)) remote_comm(&comm, out, &room);
+        if (hk_json_at(&list, i, HK_JSON_OBJECT, &comm)) remote_comm(&comm, out, &capacity);
     rc = hk_json_tree_status(&tree);
   }
   hk_json_tree_free(&tree);

@@ -105,21 +105,21 @@ void hk_view_classes(const hk_topo *t, const hk_paths *p, FILE *to) {
 }
 
 /* "0-7,16-23" */
-static const char *table_mask_label(const hk_cpu_info *cpu, char *text, size_t room) {
+static const char *table_mask_label(const hk_cpu_info *cpu, char *text, size_t capacity) {
   size_t n = 0;
   text[0] = 0;
   for (int i = 0; i < HK_CPU_MASK_WORDS * 64; i++) {
     int first = i;
     while (i < HK_CPU_MASK_WORDS * 64 && (cpu->mask[i / 64] >> (i % 64) & 1)) i++;
     if (i == first) continue;
-    if (n + 16 > room) break;
-    n += (size_t)snprintf(text + n, room - n, i - 1 > first ? "%s%d-%d" : "%s%d", n ? "," : "", first, i - 1);
+    if (n + 16 > capacity) break;
+    n += (size_t)snprintf(text + n, capacity - n, i - 1 > first ? "%s%d-%d" : "%s%d", n ? "," : "", first, i - 1);
   }
   return text;
 }
 
 /* The best ends of a kind seen from a node: "NET0 (PIX)", all of the same class and bandwidth, at most four. */
-static const char *table_nearest(const hk_paths *p, uint32_t node, hk_node_kind kind, char *text, size_t room) {
+static const char *table_nearest(const hk_paths *p, uint32_t node, hk_node_kind kind, char *text, size_t capacity) {
   const hk_path *best = NULL;
   uint32_t from = p->index[node], found = 0;
   size_t n = 0;
@@ -134,10 +134,10 @@ static const char *table_nearest(const hk_paths *p, uint32_t node, hk_node_kind 
     const hk_path *path = table_path_at(p, from, i);
     if (table_kind_of(p, i) != kind || i == from || path->cls != best->cls || path->gbps < best->gbps) continue;
     if (++found > 4) continue;
-    n += (size_t)snprintf(text + n, room - n, "%s%s", n ? " " : "", hk_label(p->topo, p->ends[i], label));
+    n += (size_t)snprintf(text + n, capacity - n, "%s%s", n ? " " : "", hk_label(p->topo, p->ends[i], label));
   }
-  if (found > 4) n += (size_t)snprintf(text + n, room - n, " and %u more", found - 4);
-  if (best) snprintf(text + n, room - n, " (%s, %.3g GB/s)", table_class_label(p, best, label), (double)best->gbps);
+  if (found > 4) n += (size_t)snprintf(text + n, capacity - n, " and %u more", found - 4);
+  if (best) snprintf(text + n, capacity - n, " (%s, %.3g GB/s)", table_class_label(p, best, label), (double)best->gbps);
   return text;
 }
 

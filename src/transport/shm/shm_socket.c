@@ -81,8 +81,8 @@ int hk_shm_dial(const char *name) {
 bool hk_shm_send(int socket, const hk_shm_address *to, const hk_shm_message *m, int fd) {
   union {
     struct cmsghdr header;
-    char room[CMSG_SPACE(sizeof(int))];
-  } control = {.room = {0}};
+    char capacity[CMSG_SPACE(sizeof(int))];
+  } control = {.capacity = {0}};
   struct iovec data = {(void *)m, sizeof *m};
   struct msghdr h = {.msg_iov = &data, .msg_iovlen = 1};
   if (to) {
@@ -90,8 +90,8 @@ bool hk_shm_send(int socket, const hk_shm_address *to, const hk_shm_message *m, 
     h.msg_namelen = to->bytes;
   }
   if (fd >= 0) {
-    h.msg_control = control.room;
-    h.msg_controllen = sizeof control.room;
+    h.msg_control = control.capacity;
+    h.msg_controllen = sizeof control.capacity;
     struct cmsghdr *c = CMSG_FIRSTHDR(&h);
     c->cmsg_level = SOL_SOCKET;
     c->cmsg_type = SCM_RIGHTS;
@@ -136,20 +136,20 @@ static bool shm_socket_equal_secrets(const uint8_t *a, const uint8_t *b) {
   return difference == 0;
 }
 
-/* Reads a message, or with `flags` MSG_PEEK looks at it. `room` is for ancillary data. */
-static ssize_t shm_socket_read_message(int socket, hk_shm_message *m, hk_shm_address *from, int flags, size_t room,
+/* Reads a message, or with `flags` MSG_PEEK looks at it. `capacity` is for ancillary data. */
+static ssize_t shm_socket_read_message(int socket, hk_shm_message *m, hk_shm_address *from, int flags, size_t capacity,
                                        bool *own_user, int *fd) {
   union {
     struct cmsghdr header;
-    char room[CMSG_SPACE(sizeof(struct ucred)) + CMSG_SPACE(sizeof(int))];
+    char capacity[CMSG_SPACE(sizeof(struct ucred)) + CMSG_SPACE(sizeof(int))];
   } control;
   struct iovec data = {m, sizeof *m};
   struct msghdr h = {.msg_iov = &data,
                      .msg_iovlen = 1,
                      .msg_name = &from->un,
                      .msg_namelen = sizeof from->un,
-                     .msg_control = room ? control.room : NULL,
-                     .msg_controllen = room};
+                     .msg_control = capacity ? control.capacity : NULL,
+                     .msg_controllen = capacity};
   ssize_t n;
   *own_user = false;
   *fd = -1;

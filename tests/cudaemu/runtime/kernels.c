@@ -24,7 +24,7 @@ typedef struct symbol { /* a kernel or a variable */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct symbols {
   symbol *all;
-  size_t n, room;
+  size_t n, capacity;
 } kernels, variables;
 
 /* ---- registration, by constructors of libraries and programs ---- */
@@ -42,9 +42,9 @@ void __cudaUnregisterFatBinary(void **handle);
 void __cudaUnregisterFatBinary(void **handle) { (void)handle; } /* at the process's end, when others may still run */
 static void add(struct symbols *s, const void *host, const char *name, void **handle) {
   pthread_mutex_lock(&lock);
-  if (s->n == s->room) {
-    s->room = s->room ? 2 * s->room : 4096;
-    s->all = realloc(s->all, s->room * sizeof *s->all);
+  if (s->n == s->capacity) {
+    s->capacity = s->capacity ? 2 * s->capacity : 4096;
+    s->all = realloc(s->all, s->capacity * sizeof *s->all);
     if (!s->all) abort();
   }
   s->all[s->n++] = (symbol){host, name, (program *)(void *)handle, NULL};

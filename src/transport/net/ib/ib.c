@@ -26,7 +26,7 @@ void hk_ib_conn_free(hk_ib_conn *c) {
 static hk_status ib_open_end(hk_ib_ctx *x, hk_net_end *e) {
   hk_status rc = HK_OK;
   hk_ib_conn *c = NULL;
-  for (uint32_t i = 0; i < x->room && !c; i++)
+  for (uint32_t i = 0; i < x->capacity && !c; i++)
     if (x->conns[i] && x->conns[i]->peer == e->key.peer && x->conns[i]->channel == e->key.channel) c = x->conns[i];
   bool fresh = !c, sends = hk_net_sends(e);
   size_t arena_bytes = (2 * (size_t)x->env->nslots + 1) * HK_IB_ENTRY;

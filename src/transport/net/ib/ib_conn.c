@@ -13,15 +13,15 @@
 hk_status hk_ib_conn_new(hk_ib_ctx *x, int peer, int channel, void *arena, size_t arena_bytes, hk_ib_conn **out) {
   uint32_t n = x->env->nslots, index = 0;
   hk_ib_conn *c = NULL;
-  while (index < x->room && x->conns[index]) index++;
-  if (index == x->room) {
-    uint32_t room = x->room;
-    if (!HK_RESERVE(x->conns, room, index + 1)) goto no_memory;
-    hk_ib_conn **active = realloc(x->progress.active, room * sizeof *active);
+  while (index < x->capacity && x->conns[index]) index++;
+  if (index == x->capacity) {
+    uint32_t capacity = x->capacity;
+    if (!HK_RESERVE(x->conns, capacity, index + 1)) goto no_memory;
+    hk_ib_conn **active = realloc(x->progress.active, capacity * sizeof *active);
     if (!active) goto no_memory;
     x->progress.active = active;
-    memset(x->conns + index, 0, (room - index) * sizeof *x->conns);
-    x->room = room;
+    memset(x->conns + index, 0, (capacity - index) * sizeof *x->conns);
+    x->capacity = capacity;
   }
   c = calloc(1, sizeof *c);
   if (!c || !(c->tx.pending = calloc(4, n))) goto no_memory;

@@ -97,7 +97,7 @@ void hk_ib_fini(void *ctx) {
   hk_ib_ctx *x = ctx;
   hk_ib_stop_ticking(x);
   hk_ib_control_end(x);
-  for (uint32_t i = 0; i < x->room; i++) /* connections whose ends another network carries */
+  for (uint32_t i = 0; i < x->capacity; i++) /* connections whose ends another network carries */
     if (x->conns[i]) hk_ib_conn_free(x->conns[i]);
   hk_ib_user_free(x);
   if (x->ndevices)

@@ -11,7 +11,7 @@ typedef struct hk_ib_region hk_ib_region; /* ib_memory.c */
 /* ib_progress.c: its calls. They look at the active connections alone, which may have something to move, and now and
  * then at a few others. */
 typedef struct hk_ib_progress {
-  hk_ib_conn **active;     /* [room] */
+  hk_ib_conn **active;     /* [capacity] */
   uint32_t nactive, swept; /* swept: the index with which the next look at others begins */
   uint32_t idle;           /* calls since the last one that moved something */
   uint64_t steps;          /* number of calls */
@@ -63,8 +63,8 @@ struct hk_ib_ctx {
   hk_ib_port ports[HK_IB_PORTS];
   int ndevices;
   hk_ib_device devices[HK_IB_PORTS];
-  hk_ib_conn **conns; /* [room]; by index, NULL: free */
-  uint32_t room, nconns, serial;
+  hk_ib_conn **conns; /* [capacity]; by index, NULL: free */
+  uint32_t capacity, nconns, serial;
   bool ceding; /* there may be ends that wait for another network */
   bool scarce; /* hk_ib_memory_is_scarce() at init */
   bool scarce_reported, asked_kernel;

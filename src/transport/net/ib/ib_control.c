@@ -46,8 +46,8 @@ static void ib_control_replace(hk_ib_conn *c, int fd) {
 /* ---- the thread ---- */
 
 static hk_ib_conn *ib_control_next_lost(hk_ib_ctx *x, uint32_t from) {
-  for (uint32_t i = 0; i < x->room; i++) {
-    hk_ib_conn *c = x->conns[(from + i) % x->room];
+  for (uint32_t i = 0; i < x->capacity; i++) {
+    hk_ib_conn *c = x->conns[(from + i) % x->capacity];
     if (c && c->dials && c->control.lost_ns && hk_ib_control_may_return(c)) return c;
   }
   return NULL;
@@ -55,7 +55,7 @@ static hk_ib_conn *ib_control_next_lost(hk_ib_ctx *x, uint32_t from) {
 
 /* The connection may have ended while the lock was free, and another one have its place. */
 static void ib_control_dialled(hk_ib_ctx *x, uint32_t index, uint64_t lost_ns, int fd, bool gone) {
-  hk_ib_conn *c = index < x->room ? x->conns[index] : NULL;
+  hk_ib_conn *c = index < x->capacity ? x->conns[index] : NULL;
   if (!c || c->control.lost_ns != lost_ns || !hk_ib_control_may_return(c)) {
     if (fd >= 0) hk_tcp_close(fd);
     return;

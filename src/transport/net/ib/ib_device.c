@@ -71,7 +71,7 @@ void hk_ib_device_close(hk_ib_ctx *x, hk_ib_device *d) {
 
 static hk_ib_cq *ib_device_cq_with_room(hk_ib_ctx *x, hk_ib_device *d, uint32_t entries) {
   for (int i = 0; i < d->ncqs; i++)
-    if (d->cqs[i].used + entries <= d->cqs[i].room) return &d->cqs[i];
+    if (d->cqs[i].used + entries <= d->cqs[i].capacity) return &d->cqs[i];
   if (d->ncqs == HK_IB_CQS) {
     errno = ENOSPC;
     return NULL;
@@ -79,10 +79,10 @@ static hk_ib_cq *ib_device_cq_with_room(hk_ib_ctx *x, hk_ib_device *d, uint32_t 
   hk_ib_cq *q = &d->cqs[d->ncqs];
   /* Each holds as much as all before it, so that a few are enough for any number of peers. */
   uint32_t depth = HK_IB_CQ_DEPTH / 4;
-  for (int i = 0; i < d->ncqs; i++) depth += d->cqs[i].room;
+  for (int i = 0; i < d->ncqs; i++) depth += d->cqs[i].capacity;
   if (depth > d->max_cqe) depth = d->max_cqe;
   if (depth < entries) depth = entries;
-  *q = (hk_ib_cq){.cq = x->api->create_cq(d->context, (int)depth, NULL, d->channel, 0), .room = depth};
+  *q = (hk_ib_cq){.cq = x->api->create_cq(d->context, (int)depth, NULL, d->channel, 0), .capacity = depth};
   if (!q->cq) return NULL;
   d->ncqs++;
   return q;

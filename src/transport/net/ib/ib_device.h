@@ -9,7 +9,7 @@ typedef struct hk_ib_ctx hk_ib_ctx; /* ib_context.h */
 
 typedef struct hk_ib_cq {
   hk_ibv_cq *cq;
-  uint32_t room, used;
+  uint32_t capacity, used;
   bool armed; /* the next completion is reported on the device's channel */
 } hk_ib_cq;
 

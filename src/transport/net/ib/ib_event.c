@@ -15,7 +15,7 @@ enum { MOST_FALLS = 6 };
 /* Connections on the device get new queue pairs. Those on a failed completion queue `cq` cannot: it is not known which
  * messages have arrived and were acknowledged by the card. */
 static hk_status event_lost(hk_ib_ctx *x, const hk_ib_device *d, const hk_ib_cq *cq, const char *what) {
-  for (uint32_t i = 0; i < x->room; i++) {
+  for (uint32_t i = 0; i < x->capacity; i++) {
     hk_ib_conn *c = x->conns[i];
     bool concerned = false;
     for (uint32_t p = 0; c && p < c->npaths && !cq; p++) concerned = concerned || c->paths[p].device == d;
@@ -70,7 +70,7 @@ hk_status hk_ib_handle_events(hk_ib_ctx *x) {
 static bool event_is_used(const hk_ib_ctx *x, const hk_ib_device *d) {
   for (int i = 0; i < d->ncqs; i++)
     if (d->cqs[i].used) return true;
-  for (uint32_t i = 0; i < x->room; i++)
+  for (uint32_t i = 0; i < x->capacity; i++)
     if (x->conns[i] && hk_ib_has_memory_of(x->conns[i], d)) return true;
   return false;
 }

@@ -13,7 +13,7 @@ bool hk_ib_takes_gpu(void *ctx, const hk_net_end *e) {
   hk_ib_gpu_find_ports(x);
   if (!x->gpu.direct) return false;
   pthread_mutex_lock(&x->lock); /* another network may carry it already */
-  for (uint32_t i = 0; i < x->room && !ceded; i++) {
+  for (uint32_t i = 0; i < x->capacity && !ceded; i++) {
     const hk_ib_conn *c = x->conns[i];
     ceded = c && c->peer == e->key.peer && c->channel == e->key.channel &&
             c->ceded & hk_ib_direction(c, hk_net_sends(e));

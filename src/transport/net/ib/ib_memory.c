@@ -60,7 +60,7 @@ void hk_ib_user_memory(void *ctx, void *base, size_t bytes, bool there) {
   }
   /* relaxed: a reader takes the lock before it uses the list */
   atomic_store_explicit(&x->user.any, x->user.regions != NULL, memory_order_relaxed);
-  for (uint32_t i = 0; i < x->room; i++)
+  for (uint32_t i = 0; i < x->capacity; i++)
     if (x->conns[i] && x->conns[i]->recv) hk_ib_place_min(x, x->conns[i]->recv->link);
   pthread_mutex_unlock(&x->lock);
 }

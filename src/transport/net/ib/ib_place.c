@@ -45,11 +45,11 @@ bool hk_ib_place_find(hk_ib_conn *c, uint64_t k, uint32_t bytes, hk_ib_target *t
   const hk_ib_place *p = ib_place_entry(c, TABLE_IN, k);
   /* relaxed: the check word shows whether the words read belong together */
   uint64_t addr = atomic_load_explicit(&p->addr, memory_order_relaxed);
-  uint64_t room = atomic_load_explicit(&p->bytes, memory_order_relaxed);
+  uint64_t capacity = atomic_load_explicit(&p->bytes, memory_order_relaxed);
   uint64_t keys[HK_IB_PATHS / 2];
   for (int i = 0; i < HK_IB_PATHS / 2; i++) keys[i] = atomic_load_explicit(&p->keys[i], memory_order_relaxed);
   uint64_t check = atomic_load_explicit(&p->check, memory_order_relaxed);
-  if (room != bytes || check != ib_place_check_of(c, k, addr, room, keys)) return false;
+  if (capacity != bytes || check != ib_place_check_of(c, k, addr, capacity, keys)) return false;
   to->addr = addr;
   for (int i = 0; i < HK_IB_PATHS; i++) to->rkeys[i] = (uint32_t)(keys[i / 2] >> 32 * (i % 2));
   return true;
@@ -130,7 +130,7 @@ static bool ib_place_is_open(hk_ib_conn *c) {
 void hk_ib_place_withdraw(void *ctx) {
   hk_ib_ctx *x = ctx;
   pthread_mutex_lock(&x->lock);
-  for (uint32_t i = 0; i < x->room; i++) {
+  for (uint32_t i = 0; i < x->capacity; i++) {
     hk_ib_conn *c = x->conns[i];
     if (!c) continue;
     bool open = c->nqps && ib_place_is_open(c);

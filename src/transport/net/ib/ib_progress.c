@@ -43,8 +43,8 @@ static hk_status progress_serve(hk_ib_conn *c, bool look, uint64_t now, bool *an
 }
 
 static void progress_sweep(hk_ib_ctx *x) {
-  for (uint32_t i = 0; i < SWEEP_MOST && i < x->room; i++, x->progress.swept++) {
-    if (x->progress.swept >= x->room) x->progress.swept = 0;
+  for (uint32_t i = 0; i < SWEEP_MOST && i < x->capacity; i++, x->progress.swept++) {
+    if (x->progress.swept >= x->capacity) x->progress.swept = 0;
     if (x->conns[x->progress.swept]) hk_ib_stir(x->conns[x->progress.swept]);
   }
 }
@@ -85,7 +85,7 @@ static hk_status progress_make(hk_ib_ctx *x, bool *moved) {
 
 /* Removes an end that another network is to carry from its connection, and returns it; NULL: none. */
 static hk_net_end *progress_take_ceded(hk_ib_ctx *x) {
-  for (uint32_t i = 0; i < x->room; i++) {
+  for (uint32_t i = 0; i < x->capacity; i++) {
     hk_ib_conn *c = x->conns[i];
     for (int sends = 0; c && sends < 2; sends++) {
       hk_net_end **at = sends ? &c->send : &c->recv, *e = *at;

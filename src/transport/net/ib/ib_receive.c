@@ -70,7 +70,7 @@ hk_status hk_ib_poll(hk_ib_ctx *x, bool *moved) {
         for (int i = 0; i < n; i++) {
           uint32_t index = hk_ib_request_conn(wc[i].wr_id), qp = hk_ib_request_qp(wc[i].wr_id);
           const unsigned kind = hk_ib_request_kind(wc[i].wr_id);
-          hk_ib_conn *c = index < x->room ? x->conns[index] : NULL;
+          hk_ib_conn *c = index < x->capacity ? x->conns[index] : NULL;
           if (!c || c->serial != (uint32_t)(wc[i].wr_id >> 32) || c->failed) continue;
           if (kind == HK_IB_FLUSHED) { /* also for messages of queue pairs that have ended since */
             hk_ib_stir(c);

@@ -24,7 +24,7 @@ static char *ib_remote_stage(const hk_ib_conn *c, uint32_t i) {
 }
 
 static hk_ib_conn *ib_remote_find(const hk_ib_ctx *x, int peer, bool dials) {
-  for (uint32_t i = 0; i < x->room; i++)
+  for (uint32_t i = 0; i < x->capacity; i++)
     if (x->conns[i] && x->conns[i]->peer == peer && x->conns[i]->remote.n && x->conns[i]->dials == dials)
       return x->conns[i];
   return NULL;

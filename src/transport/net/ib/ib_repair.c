@@ -187,7 +187,7 @@ hk_status hk_ib_check_progress(hk_ib_conn *c, uint64_t now) {
 /* ---- ports that come back ---- */
 
 void hk_ib_port_came_back(hk_ib_ctx *x, const hk_ib_device *d, int port, uint64_t now) {
-  for (uint32_t i = 0; i < x->room; i++) {
+  for (uint32_t i = 0; i < x->capacity; i++) {
     hk_ib_conn *c = x->conns[i];
     for (int p = 0; c && p < c->ports.nmine; p++)
       if (c->epoch > 1 && c->ports.mine[p].number == port && strcmp(c->ports.mine[p].device, d->name) == 0)

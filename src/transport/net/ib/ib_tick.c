@@ -22,7 +22,7 @@ static void tick_come(void *arg, int fd, uint32_t events) {
     (void)hk_ib_poll(x, &moved); /* the connection keeps an error for its lanes */
     uint64_t now = hk_now_ns();
     hk_ib_devices_return(x, now);
-    for (uint32_t i = 0; i < x->room; i++) {
+    for (uint32_t i = 0; i < x->capacity; i++) {
       hk_ib_conn *c = x->conns[i];
       if (!c || c->failed || hk_ib_conn_step(c, now) != HK_OK || c->phase != HK_IB_UP) continue;
       (void)hk_ib_send(c, &moved);

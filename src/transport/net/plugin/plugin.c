@@ -273,7 +273,7 @@ static hk_status plugins_open(void *ctx, hk_net_end *end) {
   e->device = &x->plugin.devices[end->key.channel % x->plugin.ndevices];
   e->ring = aligned_alloc(HK_PLUGIN_ENTRY, slots * HK_PLUGIN_ENTRY);
   e->owner = calloc(slots, sizeof *e->owner);
-  if (!e->ring || !e->owner || !HK_RESERVE(x->ends, x->room, x->nends + 1))
+  if (!e->ring || !e->owner || !HK_RESERVE(x->ends, x->capacity, x->nends + 1))
     HK_GIVE_UP(HK_FAIL_ERRNO("no memory for a link to rank %u", end->key.peer), out);
   x->ends[x->nends++] = e;
   memset(e->ring, 0, slots * HK_PLUGIN_ENTRY);

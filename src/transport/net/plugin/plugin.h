@@ -200,7 +200,7 @@ struct hk_plugin_ctx {
   hk_plugin_thread thread;
   hk_net_plugin plugin;
   hk_plugin_end **ends;
-  int nends, room;
+  int nends, capacity;
   unsigned idle;
   uint64_t timeout_ns, drain_ns; /* drain_ns: until this time closed ends wait for their peers */
   uint64_t checked_ns;           /* the last check of the peers */

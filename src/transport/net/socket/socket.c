@@ -261,7 +261,7 @@ static hk_status socket_new_conn(socket_ctx *x, int peer, int channel, hk_socket
   if (!HK_RESERVE_NEXT(x->conns, x->nconns) || !HK_RESERVE_NEXT(x->waiting, x->nconns)) goto no_memory;
   c = calloc(1, sizeof *c + (size_t)n * sizeof c->wires[0]);
   if (!c || !(c->rx.ahead = malloc(HK_AHEAD_BYTES))) goto no_memory;
-  c->rx.ahead_room = HK_AHEAD_BYTES;
+  c->rx.ahead_capacity = HK_AHEAD_BYTES;
   if ((c->threads = socket_threads_for(x, n)) && !(c->jobs = calloc(2 * (size_t)n, sizeof *c->jobs))) goto no_memory;
   c->env = x->env;
   c->peer = peer;

@@ -98,7 +98,7 @@ typedef struct hk_socket_rx {
   char *place;
   uint32_t last; /* bytes of the message before: a guess for the next one */
   char *ahead;   /* bytes read beyond the message */
-  uint32_t ahead_at, ahead_end, ahead_room;
+  uint32_t ahead_at, ahead_end, ahead_capacity;
 } hk_socket_rx;
 
 typedef struct hk_socket_conn {

@@ -190,13 +190,13 @@ void hk_socket_polled(hk_socket_conn *c, bool came) {
 }
 
 /* Collects the bytes that socket s sends next: as many slots as fit into the vector, about `most` bytes. */
-static int socket_io_gather(const hk_socket_conn *c, unsigned s, size_t most, struct iovec *iov, int room,
+static int socket_io_gather(const hk_socket_conn *c, unsigned s, size_t most, struct iovec *iov, int capacity,
                             size_t *total) {
   const hk_net_end *e = c->send;
   uint64_t k = c->wires[s].slot, offset = c->wires[s].offset;
   int n = 0;
   *total = 0;
-  for (; n + 2 <= room && *total < most && hk_net_filled(e, k); k++, offset = 0) {
+  for (; n + 2 <= capacity && *total < most && hk_net_filled(e, k); k++, offset = 0) {
     hk_slot *slot = hk_net_slot(e, k);
     uint32_t at, bytes = socket_io_part(c, k, slot->bytes, s, &at), head = s == 0 ? HEADER : 0;
     char *data = (char *)(uintptr_t)hk_net_slot_data(e, k) + at;
@@ -351,11 +351,11 @@ static hk_status socket_io_begin(hk_socket_conn *c) {
 static hk_status socket_io_unread(hk_socket_conn *c, const char *from, uint32_t n) {
   hk_socket_rx *r = &c->rx;
   if (n == 0) return HK_OK;
-  if (r->ahead_end + n > r->ahead_room) {
+  if (r->ahead_end + n > r->ahead_capacity) {
     char *more = realloc(r->ahead, r->ahead_end + n);
     if (!more) return HK_FAIL_ERRNO("no memory for %u bytes from rank %d", r->ahead_end + n, c->peer);
     r->ahead = more;
-    r->ahead_room = r->ahead_end + n;
+    r->ahead_capacity = r->ahead_end + n;
   }
   memmove(r->ahead + n, r->ahead, r->ahead_end);
   memcpy(r->ahead, from, n);
@@ -363,9 +363,9 @@ static hk_status socket_io_unread(hk_socket_conn *c, const char *from, uint32_t 
   return HK_OK;
 }
 
-static uint32_t socket_io_take_ahead(hk_socket_rx *r, void *to, uint32_t room) {
+static uint32_t socket_io_take_ahead(hk_socket_rx *r, void *to, uint32_t capacity) {
   uint32_t n = r->ahead_end - r->ahead_at;
-  if (n > room) n = room;
+  if (n > capacity) n = capacity;
   memcpy(to, r->ahead + r->ahead_at, n);
   r->ahead_at += n;
   if (r->ahead_at == r->ahead_end) r->ahead_at = r->ahead_end = 0;
@@ -388,24 +388,24 @@ static hk_status socket_io_use_ahead(hk_socket_conn *c) {
 
 /* The probable place of the next payload, before its header has arrived: successive messages mostly have the same
  * size. */
-static char *socket_io_guess(const hk_socket_conn *c, uint32_t *room) {
+static char *socket_io_guess(const hk_socket_conn *c, uint32_t *capacity) {
   const hk_link *l = c->recv->link;
   uint32_t at, bytes = c->rx.last, most = l->recv_target ? l->recv_target_bytes : l->slot_bytes;
   bool direct;
   if (bytes > most) bytes = most;
-  *room = socket_io_rx_part(c, bytes, 0, &at);
-  char *place = *room ? hk_net_place(c->recv, bytes, &direct) : NULL;
-  if (!place) *room = 0;
+  *capacity = socket_io_rx_part(c, bytes, 0, &at);
+  char *place = *capacity ? hk_net_place(c->recv, bytes, &direct) : NULL;
+  if (!place) *capacity = 0;
   return place;
 }
 
 /* Moves n bytes, which were read to the header, the guessed place and the read-ahead buffer, to their right places. */
-static hk_status socket_io_sort_guessed(hk_socket_conn *c, size_t n, char *guessed, uint32_t room) {
+static hk_status socket_io_sort_guessed(hk_socket_conn *c, size_t n, char *guessed, uint32_t capacity) {
   hk_socket_rx *r = &c->rx;
   uint32_t head = HEADER - r->head_got, keep = 0, at;
   if (n < head) head = (uint32_t)n;
   r->head_got += head;
-  uint32_t rest = (uint32_t)(n - head), in_guess = rest < room ? rest : room;
+  uint32_t rest = (uint32_t)(n - head), in_guess = rest < capacity ? rest : capacity;
   r->ahead_end = rest - in_guess;
   HK_OR_RETURN(socket_io_begin(c));
   if (r->begun) {
@@ -423,7 +423,7 @@ static hk_status socket_io_read_first(hk_socket_conn *c, bool *moved, bool *more
   hk_socket_wire *w = &c->wires[0];
   struct iovec iov[3];
   int n = 0;
-  uint32_t room = 0, at, left = 0;
+  uint32_t capacity = 0, at, left = 0;
   char *guessed = NULL;
   size_t asked = HK_AHEAD_BYTES;
   if (r->begun) {
@@ -432,16 +432,16 @@ static hk_status socket_io_read_first(hk_socket_conn *c, bool *moved, bool *more
     asked += left;
   } else {
     iov[n++] = (struct iovec){(char *)&r->head + r->head_got, HEADER - r->head_got};
-    guessed = socket_io_guess(c, &room);
-    if (guessed) iov[n++] = (struct iovec){guessed, room};
-    asked += HEADER - r->head_got + room;
+    guessed = socket_io_guess(c, &capacity);
+    if (guessed) iov[n++] = (struct iovec){guessed, capacity};
+    asked += HEADER - r->head_got + capacity;
   }
   iov[n++] = (struct iovec){r->ahead, HK_AHEAD_BYTES};
   *more = false;
   ssize_t got = hk_tcp_readv(w->fd, iov, n);
   if (got < 0 && errno == EFAULT)
     return r->begun ? socket_io_bad_buffer(c, false, r->place, r->head.bytes)
-                    : socket_io_bad_buffer(c, false, guessed, room);
+                    : socket_io_bad_buffer(c, false, guessed, capacity);
   if (got < 0) {
     if (errno == EINTR) *more = true;
     if (errno == EAGAIN || errno == EWOULDBLOCK) w->readable = false;
@@ -455,7 +455,7 @@ static hk_status socket_io_read_first(hk_socket_conn *c, bool *moved, bool *more
   }
   *moved = w->readable = true;
   *more = (size_t)got == asked;
-  if (!r->begun) return socket_io_sort_guessed(c, (size_t)got, guessed, room);
+  if (!r->begun) return socket_io_sort_guessed(c, (size_t)got, guessed, capacity);
   uint32_t mine = (size_t)got < left ? (uint32_t)got : left;
   w->got += mine;
   r->ahead_end = (uint32_t)got - mine;
