@@ -21,7 +21,7 @@ typedef enum hk_reach { HK_INSIDE, HK_BETWEEN, HK_ANYWHERE, HK_REACHES } hk_reac
 
 /* A chain of messages. */
 typedef struct hk_chain {
-  int32_t rounds; /* messages one after another, without those between lanes of one rank */
+  int32_t rounds; /* messages one after another */
   int32_t far;    /* those of them that go to another host */
   int32_t instrs; /* instructions one after another, on all lanes of the chain; of equal chains the most */
 } hk_chain;
@@ -117,8 +117,9 @@ void hk_load_add(hk_load *load, const struct hk_program *p, const int32_t *host)
  * are the same with all ranks' numbers raised by a multiple of `period`, modulo nranks (`kind` HK_MAP_SHIFT), or with
  * its bits changed (HK_MAP_FLIP: both are powers of two); `period` divides nranks, and is nranks if there are links of
  * a group. `host` [nranks] (may be NULL: one host) has equal numbers, below nranks, for ranks of one host. `slots`: of
- * each link (HOCKET_SLOTS); 0: nothing is held. `one_host`: of messages inside hosts, the maps have only those of host
- * 0. HK_ERR_INTERNAL: the programs do not end; HK_ERR_SYSTEM: no memory. */
+ * each link (HOCKET_SLOTS); 0: of CPUs, where nothing is held, and the lanes of a rank share a core, so that what they
+ * tell each other is no round. `one_host`: of messages inside hosts, the maps have only those of host 0.
+ * HK_ERR_INTERNAL: the programs do not end; HK_ERR_SYSTEM: no memory. */
 hk_status hk_summarize(hk_summary *out, const struct hk_program *const *programs, int nranks, int period,
                        hk_map_kind kind, const int32_t *host, uint32_t slots, bool one_host);
 /* *out: `first`, if ranks are on other hosts, as its events show. */

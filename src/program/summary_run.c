@@ -7,13 +7,15 @@
 static const hk_chain_key round_of[] = {
     [HK_INSIDE] = (hk_chain_key)1 << HK_CHAIN_ROUNDS,
     [HK_BETWEEN] = ((hk_chain_key)1 << HK_CHAIN_FAR) + ((hk_chain_key)1 << HK_CHAIN_ROUNDS)};
-/* What a message adds to a chain. Between lanes of one rank it only orders them. */
-static hk_chain_key run_round(const hk_summary_end *e) { return e->own ? 0 : round_of[e->reach]; }
+/* What a message adds to a chain. */
+static hk_chain_key run_round(const hk_summary_run *x, const hk_summary_end *e) {
+  return e->own && !x->slots ? 0 : round_of[e->reach];
+}
 
 /* Notes if the slot was sent before the sender could know that the slot x->slots before it is free. */
 static void run_note_ahead(hk_summary_run *x, const hk_summary_end *e, uint32_t slot) {
   if (!x->slots || slot < x->slots || slot >= e->filled || slot - x->slots >= e->taken) return;
-  x->ahead |= e->slots[slot] < e->slots[slot - x->slots] + 2 * run_round(e);
+  x->ahead |= e->slots[slot] < e->slots[slot - x->slots] + 2 * run_round(x, e);
 }
 
 /* Of a slot: instructions one after another before it. */
@@ -99,7 +101,7 @@ static hk_status run_send(hk_summary_run *x, hk_summary_thread *t, hk_summary_en
   for (const uint32_t *r = &x->receivers[e->first], *end = r + e->n; r < end; r++) {
     const hk_summary_end *to = &x->ends[*r];
     HK_OR_RETURN(run_trace(x, t, to, to->filled));
-    HK_OR_RETURN(run_deliver(x, *r, t->now + run_round(e), t->busy));
+    HK_OR_RETURN(run_deliver(x, *r, t->now + run_round(x, e), t->busy));
   }
   return HK_OK;
 }
@@ -147,7 +149,7 @@ static bool run_has_room(hk_summary_run *x, const hk_summary_thread *t, const hk
       to->sender = (uint32_t)(t - x->threads);
       return false;
     }
-    const hk_chain_key free = to->slots[before] + run_round(e);
+    const hk_chain_key free = to->slots[before] + run_round(x, e);
     if (free > *now) *now = free;
   }
   return true;

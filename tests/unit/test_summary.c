@@ -121,12 +121,12 @@ static const struct {
     {"binomial", HK_REDUCE, 16, 1, {{4, 0}, {0, 0}}},
     {"doubling", HK_ALLREDUCE, 8, 1, {{3, 0}, {3, 0}}},
     {"doubling", HK_ALLREDUCE, 16, 4, {{4, 2}, {4, 2}}},
-    /* three steps and back; what a rank's lanes tell each other is no round */
-    {"halving", HK_ALLREDUCE, 8, 1, {{6, 0}, {6, 0}}},
+    /* three steps and back; after each, all of it has come: a message from the rank to itself */
+    {"halving", HK_ALLREDUCE, 8, 1, {{12, 0}, {12, 0}}},
     /* blocks in pairs: 1, 1, 2 */
     {"pat", HK_ALLGATHER, 8, 1, {{4, 0}, {4, 0}}},
     /* ten steps, of which two have 16 blocks, eight at a time */
-    {"halving", HK_ALLREDUCE, 32, 1, {{12, 0}, {12, 0}}},
+    {"halving", HK_ALLREDUCE, 32, 1, {{24, 0}, {24, 0}}},
     {"flat", HK_ALLREDUCE, 8, 1, {{1, 0}, {1, 0}}},
 };
 
@@ -142,10 +142,15 @@ TEST_LOOP(chains_of_messages, HK_ARRAY_LENGTH(chains)) {
   drop(&b);
 }
 
-/* An empty slot between two lanes of a rank is a message, and no link to another rank. */
+/* An empty slot between two lanes of a rank is a message, and no link to another rank. On CPUs it is no round. */
 TEST(lanes_of_one_rank) {
   built b;
+  hk_summary cpu;
   build(&b, "halving", HK_ALLREDUCE, 8, 1);
+  ck_assert(hk_summarize(&cpu, (const hk_program *const *)b.programs, 8, 8, HK_MAP_SHIFT, NULL, 0, false) == HK_OK);
+  ck_assert_int_eq(cpu.first.rounds, 6);
+  ck_assert_int_eq(cpu.again.rounds, 6);
+  hk_summary_clear(&cpu);
   ck_assert_uint_eq(b.s.most.links, 3);
   ck_assert_uint_eq(b.s.most.bursts[HK_INSIDE], 12);
   ck_assert_uint_eq(b.s.most.sent[HK_INSIDE], 14 + 6);
