@@ -154,9 +154,9 @@ gives 0 "$hocket" program search -m dgx-a100 -s 1M -o -
 cmp -s "$tmp/out" "$tmp/first.txt" || complain "-o - does not write the programs to stdout"
 search --budget 3
 says "3 candidates were tried."
-gives 0 "$hocket" program search -c broadcast -m 8xa100:pcie2 -n 4 -s 2M -o "$tmp/chain.txt"
-says "Nothing is faster than the built-in choice, chain"
-gives 0 "$hocket" program check "$tmp/chain.txt"
+gives 0 "$hocket" program search -c broadcast -m 8xa100:pcie2 -n 4 -s 2M -o "$tmp/tree.txt"
+says "Nothing is faster than the built-in choice, tree"
+gives 0 "$hocket" program check "$tmp/tree.txt"
 gives 0 "$hocket" program search -c reducescatter -m '1xcpu cores=4' -s 1M
 says "NCCL_ALGO=direct selects it without a file."
 # Every collective has candidates with other orders, copies, pieces and pairs; what remains is proved again from the file.
