@@ -98,7 +98,8 @@ TEST(tells_slow_peers_from_lost_hosts) {
       ck_assert_msg(b->rc == HK_OK, "%s: %s", b->what, b->text);
     } else {
       ck_assert_msg(b->rc == HK_ERR_REMOTE, "%s: no error after %d s", b->what, BOUND_S);
-      ck_assert_msg(b->ended_ns - b->cut_ns > LIMIT_S * 750000000ull, "%s: too early: %s", b->what, b->text);
+      /* 3/4 of the limit (silence.h), less some ticks of the kernel's clock */
+      ck_assert_msg(b->ended_ns - b->cut_ns > LIMIT_S * 700000000ull, "%s: too early: %s", b->what, b->text);
       /* By a check, or by the kernel's own end of the connection, if this thread is late. */
       ck_assert_msg(strstr(b->text, "rank 1 (") && strstr(b->text, "its host does not answer"), "%s: %s", b->what,
                     b->text);
