@@ -9,7 +9,7 @@
 #define HK_RESERVE(array, capacity, need)                                                                              \
   ((capacity) >= (need) ||                                                                                             \
    ((capacity) = hk_array_grow(&(array), sizeof *(array), (size_t)(capacity), (size_t)(need))) >= (need))
-/* `array` is the address of the pointer. Returns the new room, or the old one. */
+/* `array` is the address of the pointer. Returns the new capacity, or the old one. */
 static inline size_t hk_array_grow(void *array, size_t entry, size_t capacity, size_t need) {
   size_t more = capacity ? 2 * capacity : 16;
   void *p;
@@ -21,8 +21,8 @@ static inline size_t hk_array_grow(void *array, size_t entry, size_t capacity, s
   return more;
 }
 
-/* Makes room for one entry more than `n`, or for two if `n` is always even. The room is 16 or the next power of two, so
- * that the caller need not keep it: no other code allocates the array. False if there is no memory. */
+/* Makes room for one entry more than `n`, or for two if `n` is always even. The capacity is 16 or the next power of
+ * two, so that the caller need not keep it: no other code allocates the array. False if there is no memory. */
 #define HK_RESERVE_NEXT(array, n)                                                                                      \
   (((n) && ((n) < 16 || ((n) & ((n)-1)))) ||                                                                           \
    hk_array_grow(&(array), sizeof *(array), (size_t)(n), (size_t)(n) + 1) > (size_t)(n))

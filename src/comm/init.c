@@ -66,6 +66,7 @@ hk_status hk_comm_init(ncclComm_t c, const hk_init *how) {
   hk_status rc = HK_OK;
   uint64_t begin = hk_now_ns(), joined;
   hk_children_watch watch = {0};
+  /* Members of a parent report over the parent, which needs no descriptor more. */
   int spare = how->parent && !how->grows ? -1 : hk_bootstrap_spare();
   hk_bootstrap_options o = {.rank = c->rank,
                             .nranks = c->nranks,

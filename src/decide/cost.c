@@ -71,12 +71,12 @@ double hk_between_us_per_b(const hk_machine *m, const hk_outline *o) {
 
 /* The most that a wave may move of a block. */
 static size_t cost_largest_chunk(const hk_machine *m, const hk_outline *o) {
-  const size_t links = o->summary.most.links, fan = links ? links : 1, scratch = o->summary.scratch;
+  const size_t links = o->summary.most.links ? o->summary.most.links : 1, scratch = o->summary.scratch;
   size_t most = hk_is_switched(m, o) ? hk_gpu_switch_slot(m->slot_bytes, HK_GPU_SWITCH_SLOTS, HK_GPU_SWITCH_CHANNELS,
                                                           m->team.ranks_per_host)
                                      : m->slot_bytes;
   if (m->team.multicast && !m->team.overlap && !m->long_waves) {
-    size_t wave = WAVE_BYTES / fan, least = 2 * wave < LEAST_CHUNK ? 2 * wave : LEAST_CHUNK;
+    size_t wave = WAVE_BYTES / links, least = 2 * wave < LEAST_CHUNK ? 2 * wave : LEAST_CHUNK;
     most = wave > least ? wave : least;
   }
   if (scratch && most > SCRATCH_BYTES / scratch) most = SCRATCH_BYTES / scratch;

@@ -114,6 +114,7 @@ static hk_summary_end *run_end(hk_summary_run *x, const hk_summary_thread *t, co
 /* False if the lane has to wait for a slot; else t->now is when all have arrived. */
 static bool run_take(hk_summary_run *x, hk_summary_thread *t, const hk_operand *sources, unsigned n) {
   hk_chain_key now = t->now;
+  uint32_t busy = t->busy;
   for (unsigned k = 0; k < n; k++) {
     if (sources[k].space != HK_LINK) continue;
     hk_summary_end *e = run_end(x, t, &sources[k]);
@@ -121,16 +122,13 @@ static bool run_take(hk_summary_run *x, hk_summary_thread *t, const hk_operand *
       e->waiting = true;
       return false;
     }
+    const uint32_t before = *run_busy(x, e, e->taken);
     if (e->slots[e->taken] > now) now = e->slots[e->taken];
-  }
-  for (unsigned k = 0; k < n; k++) {
-    if (sources[k].space != HK_LINK) continue;
-    const hk_summary_end *e = run_end(x, t, &sources[k]);
-    const uint32_t busy = *run_busy(x, e, e->taken);
-    if (busy > t->busy) t->busy = busy;
+    if (before > busy) busy = before;
   }
   if (now > t->now) t->tail = 0;
   t->now = now;
+  t->busy = busy;
   return true;
 }
 

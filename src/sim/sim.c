@@ -12,8 +12,8 @@
 /* A switch has slots for a few channels, and a launch a few blocks of threads. */
 static hk_status sim_limit_channels(hk_sim *s, const hk_simulator *x) {
   const hk_program *p;
-  HK_OR_RETURN(hk_programs_get(&s->programs, 0, 0, &p));
   if (s->options->block_part > 0) return HK_OK;
+  HK_OR_RETURN(hk_programs_get(&s->programs, 0, 0, &p));
   int most = p->traits.switch_span ? HK_GPU_SWITCH_CHANNELS / p->traits.switch_span : s->channels;
   const int blocks = x->machine.max_channels / (p->nlanes > p->traits.span ? p->nlanes : p->traits.span);
   if (s->options->resident && most > blocks) most = blocks;

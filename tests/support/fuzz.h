@@ -7,7 +7,7 @@
 #include "../../src/base/wait.h" /* hk_now_ns */
 #include "suite.h"
 
-#ifdef __SANITIZE_THREAD__ /* a case costs ten times as much, and is the same steps of the same threads */
+#ifdef __SANITIZE_THREAD__ /* a case takes ten times as long, and few cases show the races of all */
 enum { FUZZ_PART = 10 };
 #else
 enum { FUZZ_PART = 1 };

@@ -289,19 +289,24 @@ TEST(sensible) {
   ck_assert_str_ne(choose(&many, HK_BROADCAST, 8)->name, "chain");
 }
 
+/* Ranks with an H100 each, equally many on each host. */
+static hk_gpu_facts gpus(int nranks, int nhosts, int max_channels) {
+  return (hk_gpu_facts){.team.nranks = nranks,
+                        .team.nhosts = nhosts,
+                        .team.ranks_per_host = nranks / nhosts,
+                        .team.least_per_host = nranks / nhosts,
+                        .ranks_per_gpu = 1,
+                        .sm = 90,
+                        .max_channels = max_channels,
+                        .slot_bytes = 131072,
+                        .nslots = 8};
+}
+
 /* GPUs of several hosts: what was measured between them counts, also if it is what the built-in constants say; else
  * their ports do. */
 TEST(measured_between_hosts) {
-  hk_gpu_facts f = {.team.nranks = 4,
-                    .team.nhosts = 4,
-                    .team.ranks_per_host = 1,
-                    .team.least_per_host = 1,
-                    .ranks_per_gpu = 1,
-                    .sm = 90,
-                    .max_channels = 16,
-                    .slot_bytes = 131072,
-                    .nslots = 8,
-                    .prices = {.known = 1, .ports_us_per_b = 1e-6, .between.ring_us_per_b = 2e-6}};
+  hk_gpu_facts f = gpus(4, 4, 16);
+  f.prices = (hk_gpu_prices){.known = 1, .ports_us_per_b = 1e-6, .between.ring_us_per_b = 2e-6};
   hk_constants k = hk_constants_default;
   for (k.net_measured = 0; k.net_measured < 2; k.net_measured++)
     for (int ports = 0; ports < 2; ports++) {
@@ -316,15 +321,7 @@ TEST(measured_between_hosts) {
 /* GPUs of several hosts: LL for short messages, which go over the network in lines; what is longer than these has the
  * fence whatever the protocol. */
 TEST(lines_between_hosts) {
-  const hk_gpu_facts f = {.team.nranks = 4,
-                          .team.nhosts = 4,
-                          .team.ranks_per_host = 1,
-                          .team.least_per_host = 1,
-                          .ranks_per_gpu = 1,
-                          .sm = 90,
-                          .max_channels = 16,
-                          .slot_bytes = 131072,
-                          .nslots = 8};
+  const hk_gpu_facts f = gpus(4, 4, 16);
   const hk_machine m = with_outlines(hk_machine_of_gpus(&f, &hk_constants_default)), cpus = machine(4, 1, 2, false);
   const hk_machine simple = hk_machine_as(&m, HK_PROTO_SIMPLE, 1), ll = hk_machine_as(&m, HK_PROTO_LL, 1);
   const hk_machine wide = hk_machine_as(&m, HK_PROTO_LL128, 1);
@@ -440,14 +437,8 @@ TEST_LOOP(selected, HK_ARRAY_LENGTH(selections)) {
 
 /* Fewer slots keep a lane closer to its receiver, so that each further wave costs more. */
 TEST(by_slots) {
-  hk_gpu_facts f = {.team.nranks = 8,
-                    .team.nhosts = 1,
-                    .team.ranks_per_host = 8,
-                    .team.least_per_host = 8,
-                    .ranks_per_gpu = 1,
-                    .sm = 90,
-                    .max_channels = 32,
-                    .slot_bytes = 1 << 10};
+  hk_gpu_facts f = gpus(8, 1, 32);
+  f.slot_bytes = 1 << 10;
   double us[3];
   for (int i = 0; i < 3; i++) {
     f.nslots = 2u << i;
@@ -463,16 +454,9 @@ TEST(by_slots) {
  * switch. */
 TEST(in_a_switch) {
   static const char *const names[] = {"nvls", "sumshot", "oneshot"};
-  hk_gpu_facts f = {.team.nranks = 8,
-                    .team.nhosts = 1,
-                    .team.ranks_per_host = 8,
-                    .team.least_per_host = 8,
-                    .ranks_per_gpu = 1,
-                    .sm = 90,
-                    .max_channels = 32,
-                    .team.in_switch = true,
-                    .slot_bytes = 1 << 15,
-                    .nslots = 8};
+  hk_gpu_facts f = gpus(8, 1, 32);
+  f.team.in_switch = true;
+  f.slot_bytes = 1 << 15;
   const hk_machine small = with_outlines(hk_machine_of_gpus(&f, &hk_constants_default));
   f.slot_bytes = 1 << 19;
   const hk_machine large = with_outlines(hk_machine_of_gpus(&f, &hk_constants_default));
